@@ -3,10 +3,10 @@
     python benchmarks/memory_closed_form.py [--lines results/memory_grid.jsonl] [--residuals]
 
 Projects every case of `memory_grid.py` (the bundled model compiled for H100) and compares args +
-temp with the compiler's. Counts of live tensors (`projector/accounts/bundled.py`) were chosen with
-the ``fit`` half alone; figures of the ``test`` half are the accuracy. ``--residuals`` shows, for
-the fit half, what least squares would make of each count: by how much it would move. The steps of
-`gpu/memory.py`, which ran on two H200, are set beside their projection too: ``measured``.
+temp with the compiler's. Counts of live tensors (`projector/frameworks/bundled/account.py`) were
+chosen with the ``fit`` half alone; figures of the ``test`` half are the accuracy. ``--residuals``
+shows, for the fit half, what least squares would make of each count: by how much it would move. The
+steps of `gpu/memory.py`, which ran on two H200, are set beside their projection too: ``measured``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def setting_of(case: Case) -> Setting:
         load_hardware("h100_sxm"),
         sequence=case.sequence,
         pdbs=case.pdbs,
-        world="bundled",
+        framework="bundled",
         precision=Precision(
             weights=dtype, first_moment=dtype, second_moment=dtype, gradients=dtype
         ),
@@ -98,7 +98,7 @@ def read_measured(path: Path) -> list[dict[str, Any]]:
             load_hardware("h200_sxm"),
             sequence=run["sequence"],
             pdbs=case["pdbs"],
-            world="bundled",
+            framework="bundled",
             precision=Precision(weights=dtype, first_moment=dtype, second_moment=dtype),
         )
         projected, peak = project(setting), max(case["allocator_peak_bytes"])

@@ -80,8 +80,8 @@ def left_out(families: Sequence[Family]) -> list[dict[str, object]]:
     The counts are those of `Counts`. The choice minimises the mean over the others of their median
     absolute errors, so that a family with many rows weighs no more than one with few. Where
     ``as_shipped`` holds, the family took no part in what was chosen. The expert transients of
-    MaxText (`moeprof.projector.accounts.maxtext.FITTED`) cannot be chosen so: one family alone has
-    measured them.
+    MaxText (`moeprof.projector.frameworks.maxtext.account.FITTED`) cannot be chosen so: one family
+    alone has measured them.
     """
     chosen_on = [family for family in families if _is_megatron(family)]
     out = []

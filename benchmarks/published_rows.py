@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from moeprof.projector.accounts.megatron import MIXED_PRECISION
+from moeprof.projector.frameworks.megatron import MIXED_PRECISION
 from moeprof.projector.setting import Counts, MegatronOptions, Precision, Setting
 from moeprof.specs.hardware import HardwareSpec, load_hardware
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
@@ -93,7 +93,7 @@ class Published:
             plan=ParallelPlan(remat=remat, **plan),
             strategy=parse_strategy(values.get("strategy", "sparse-gmm")),
             hardware=_hardware(values),
-            world=values["world"],
+            framework=values["world"],
             precision=PRECISIONS[values["precision"]],
             megatron=MegatronOptions(counts=counts or Counts(), **options),
             **{name: values[name] for name in _RUN_OPTIONS if name in values},

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 
 from published_rows import Family, Published
 
-from moeprof.projector.accounts.megatron import CACHE_SHARE
-from moeprof.projector.accounts.megatron.ranks import NAMES
 from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
+from moeprof.projector.frameworks.megatron.account import CACHE_SHARE
+from moeprof.projector.frameworks.megatron.ranks import NAMES
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Counts, Setting
 

@@ -56,7 +56,7 @@ def setting_of(row: dict[str, str]) -> Setting:
         sequence=int(row["sequence"]),
         pdbs=int(row["pdbs"]),
         microbatches=int(row["microbatches"]),
-        world=row["world"],
+        framework=row["world"],
         precision=Precision(experts=row["experts_dtype"] or None),
     )
 
@@ -79,7 +79,7 @@ def own_runs() -> list[tuple[str, Setting, float]]:
             hardware=load_hardware("h200_sxm"),
             sequence=document["sequence"],
             pdbs=case["pdbs"],
-            world="bundled",
+            framework="bundled",
         )
         name = f"bundled model 2 h200_sxm {case['strategy']} pdbs {case['pdbs']}"
         tokens = case["pdbs"] * document["sequence"]
@@ -169,7 +169,7 @@ def search_speed() -> dict[str, float | int]:
         ParallelPlan(),
         parse_strategy("sparse-gmm-deepep"),
         load_hardware("mi355x"),
-        world="megatron",
+        framework="megatron",
     )
     policies = (Remat("none"), Remat("full"))
     area = Space(base, 768, (base.strategy,), policies, global_batch=15_360, pdbs=1)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from moeprof.analyzers.registry import questions_that_need
-from moeprof.tables.law import Need
-from moeprof.tables.laws import OF_THE_ANSWER, OF_THE_INPUT, LawInfo
+from moeprof.tables.law import OF_THE_ANSWER, OF_THE_INPUT, LawInfo, Need
 
 PAGE = Path(__file__).parent / "trust.md"
 _TABLE = re.compile(r"(<!-- laws of the (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

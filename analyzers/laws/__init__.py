@@ -17,8 +17,7 @@ from moeprof.analyzers.laws.tokens import tokens
 from moeprof.analyzers.questions.breakdown import breakdown
 from moeprof.analyzers.registry import questions_that_need
 from moeprof.tables.analysis import Analysis
-from moeprof.tables.law import Law, Scope
-from moeprof.tables.laws import REGISTRY
+from moeprof.tables.law import REGISTRY, Law, Scope
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
 

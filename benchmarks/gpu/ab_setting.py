@@ -79,7 +79,7 @@ def projected_largest(strategy: str, devices: int) -> int:
             load_hardware("h100_sxm"),
             SEQUENCE,
             pdbs,
-            world="bundled",
+            framework="bundled",
             precision=Precision(),
         )
         memory = project(setting)

@@ -40,7 +40,7 @@ def setting_of(head: dict[str, Any], case: dict[str, Any]) -> Setting:
         load_hardware(card),
         head["sequence"],
         case["pdbs"],
-        world="bundled",
+        framework="bundled",
         precision=Precision(),
     )
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest
-from moeprof.cli.output import csv_text, screen, show
-from moeprof.cli.pages import refuse_other_than_a_page
+from moeprof.cli.output import csv_text, refuse_other_than_a_page, screen, show
 from moeprof.cli.progress import working
 from moeprof.cli.selection import RunPath, names_parts
 from moeprof.errors import SpecError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, newest, said_of_damage
-from moeprof.cli.pages import refuse_an_input, refuse_no_place
+from moeprof.cli.output import refuse_an_input, refuse_no_place
 from moeprof.cli.progress import working
 from moeprof.cli.selection import RunPath, names_parts, selects
 from moeprof.units import format_bytes

@@ -10,8 +10,7 @@ import click
 from click.core import ParameterSource
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest
-from moeprof.cli.output import screen, show
-from moeprof.cli.pages import refuse_other_than_a_page
+from moeprof.cli.output import refuse_other_than_a_page, screen, show
 from moeprof.cli.progress import working
 from moeprof.cli.selection import RunPath, names_parts, selects
 from moeprof.cli.stage_options import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, newest, read_document, said_of_damage
-from moeprof.cli.pages import refuse_other_than_a_page
+from moeprof.cli.output import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.cli.selection import RunPath, names_hardware, names_parts, selects
 

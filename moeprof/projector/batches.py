@@ -73,7 +73,7 @@ def fit(setting: Setting, degrees: Degrees, *, leaves_room: bool = False) -> Fit
         left = np.floor(100 * (1 - np.nan_to_num(sizes.outside) / device)) / 100
         fraction = np.where(left > 0, np.minimum(fraction, left), fraction)
     pool = np.floor(device * fraction)
-    if setting.world == "megatron":  # PyTorch's allocator takes what others leave
+    if not setting.program.has_pool:  # PyTorch's allocator takes what others leave
         pool = np.maximum(device - sizes.outside, 0)
     left_over = pool - sizes.args - sizes.temp
     margin = np.where(pool > 0, left_over / np.where(pool > 0, pool, 1), -np.inf)

@@ -134,7 +134,7 @@ class MemoryBreakdown:
     @property
     def pool_bytes(self) -> int:
         """What XLA may take; PyTorch's allocator takes what others leave."""
-        if self.setting.world == "megatron":
+        if not self.setting.program.has_pool:
             return max(self.device_bytes - (self.outside_bytes or 0), 0)
         return int(self.device_bytes * self.setting.mem_fraction)
 

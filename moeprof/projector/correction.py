@@ -1,14 +1,14 @@
 """Question: how does what one run showed correct the projection of another?
 
-A correction is a factor on the arena of an account: a world, a strategy, a rematerialisation. It is
-kept in a small JSON file with its evidence, and applied as a row of its own, so that rows still sum
-to the total and the projection without it can be read off.
+A correction is a factor on the arena of an account: a framework, a strategy, a rematerialisation.
+It is kept in a small JSON file with its evidence, and applied as a row of its own, so that rows
+still sum to the total and the projection without it can be read off.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,9 +44,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Correction:
-    """``factor`` on the arena of settings of this world, strategy, rematerialisation, hardware."""
+    """``factor`` on the arena of settings of this framework, strategy, remat, hardware."""
 
-    world: str
+    framework: str
     strategy: str
     remat: str
     hardware: str
@@ -60,13 +60,13 @@ class Correction:
     @property
     def key(self) -> tuple[str, str, str, str]:
         """The account that it is of."""
-        return (self.world, self.strategy, self.remat, self.hardware)
+        return (self.framework, self.strategy, self.remat, self.hardware)
 
 
 def account_of(setting: Setting) -> tuple[str, str, str, str]:
-    """World, strategy, rematerialisation, hardware."""
+    """Framework, strategy, rematerialisation, hardware."""
     return (
-        setting.world,
+        setting.framework,
         setting.strategy.name,
         setting.plan.remat.text,
         setting.hardware.key,
@@ -84,7 +84,6 @@ def correction_of(calibration: Calibration) -> Correction:
     if calibration.refusal or calibration.factor is None or temp is None:
         raise SpecError(f"calibration with {run.path}: nothing to store, {calibration.refusal}.")
     setting = breakdown.setting
-    world, strategy, remat, hardware = account_of(setting)
     evidence = Evidence(
         run=run.path,
         program=run.program,
@@ -99,7 +98,7 @@ def correction_of(calibration: Calibration) -> Correction:
         measured_temp_bytes=run.temp_bytes + run.results_bytes,
         args_bytes=run.args_bytes,
     )
-    return Correction(world, strategy, remat, hardware, calibration.factor, evidence)
+    return Correction(*account_of(setting), factor=calibration.factor, evidence=evidence)
 
 
 def store(file: Path, calibration: Calibration) -> Correction:
@@ -111,12 +110,18 @@ def store(file: Path, calibration: Calibration) -> Correction:
     found = correction_of(calibration)
     others = read_corrections(file) if file.exists() else ()
     kept = [other for other in others if other.key != found.key]
-    document = {"schema": SCHEMA, "corrections": [asdict(one) for one in (*kept, found)]}
+    document = {"schema": SCHEMA, "corrections": [_written(one) for one in (*kept, found)]}
     try:
         file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise SpecError(f"{file}: cannot be written: {error.strerror}.") from error
     return found
+
+
+def _written(one: Correction) -> dict[str, object]:
+    """A correction by the names of the file, which calls the framework its world."""
+    row = asdict(one)
+    return {"world": row.pop("framework"), **row}
 
 
 def read_corrections(file: Path) -> tuple[Correction, ...]:
@@ -171,6 +176,18 @@ def corrected(breakdown: MemoryBreakdown, corrections: Sequence[Correction]) -> 
     return replace(breakdown, stages=stages, notes=(*breakdown.notes, note))
 
 
+def correcting(
+    project: Callable[[Setting], MemoryBreakdown], file: Path
+) -> Callable[[Setting], MemoryBreakdown]:
+    """`project`, corrected by the factors of a file.
+
+    Raises:
+        SpecError: the file cannot be read.
+    """
+    known = read_corrections(file)
+    return lambda setting: corrected(project(setting), known)
+
+
 def _with(peak: Peak, correction: Correction) -> Peak:
     """A row for what does not grow with the rows that a rank receives, and one for what does."""
     more = [
@@ -198,6 +215,7 @@ def _row(rows: Sequence[Row], correction: Correction, is_routed: bool) -> Row:
 
 def _read(row: dict[str, object]) -> Correction:
     texts = {name: row[name] for name in ("world", "strategy", "remat", "hardware")}
+    texts["framework"] = texts.pop("world")
     factor = row["factor"]
     if not all(isinstance(text, str) for text in texts.values()):
         raise TypeError("an account is text")

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moeprof.errors import SpecError
+from moeprof.projector.framework import DEFAULT, Framework, framework
 from moeprof.specs import DTYPE_BYTES, check_dtype
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.specs.model import ModelSpec
@@ -49,7 +50,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class MegatronOptions:
-    """Options of world "megatron".
+    """Options of Megatron alone.
 
     ``account`` "primus" is the account of Primus's own projection, to read its published figures;
     "torchtitan" keeps the same tensors per layer but PyTorch's own cross entropy.
@@ -92,9 +93,6 @@ Count: TypeAlias = int | npt.NDArray[Any]
 Amount: TypeAlias = int | float | npt.NDArray[Any]
 Real: TypeAlias = float | npt.NDArray[np.floating[Any]] | npt.NDArray[np.signedinteger[Any]]
 
-WORLDS = ("maxtext", "bundled", "megatron")
-UPSTREAM = "0.2.5"
-MAXTEXT_BUILDS = ("rocm-26.2", UPSTREAM)
 OPTIMIZERS = ("adamw", "adafactor", "muon", "sgd")
 OFFLOADS = ("activations", "optimizer")
 MOST_TOKENS = 2**24
@@ -132,14 +130,15 @@ class Precision:
 class Setting:
     """One training run.
 
-    ``world`` says whose program it is: MaxText's, the bundled model's, or Megatron's (which Primus
-    runs). ``pdbs`` sequences of ``sequence`` tokens go through a device in one microbatch
-    (Megatron: micro batch size), ``microbatches`` of them make a step; ``pdbs`` and ``sequence``
-    are None where not known: what depends on them is unknown then, not zero. ``overload`` is rows
-    that the fullest rank receives over those of an even routing; None: what the strategy sizes its
-    buffers for (in JAX the worst case), or even (Megatron, which allocates what arrives).
-    ``layers_per_stage`` gives each stage its layers, in order, where the split is uneven.
-    ``recomputed_layers`` limits recomputation to that many layers of a stage (None: all).
+    ``framework`` says whose program it is: MaxText's, the bundled model's, or Megatron's (which
+    Primus runs), by a name of `moeprof.projector.framework`. ``pdbs`` sequences of ``sequence``
+    tokens go through a device in one microbatch (Megatron: micro batch size), ``microbatches`` of
+    them make a step; ``pdbs`` and ``sequence`` are None where not known: what depends on them is
+    unknown then, not zero. ``overload`` is rows that the fullest rank receives over those of an
+    even routing; None: what the strategy sizes its buffers for (in JAX the worst case), or even
+    (Megatron, which allocates what arrives). ``layers_per_stage`` gives each stage its layers, in
+    order, where the split is uneven. ``recomputed_layers`` limits recomputation to that many layers
+    of a stage (None: all).
     """
 
     model: ModelSpec
@@ -149,7 +148,7 @@ class Setting:
     sequence: int | None = 4096
     pdbs: int | None = 1
     microbatches: int = 1
-    world: str = "maxtext"
+    framework: str = DEFAULT
     schedule: str = "1f1b"
     optimizer: str = "adamw"
     precision: Precision = field(default_factory=Precision)
@@ -165,28 +164,26 @@ class Setting:
     is_scanned: bool = True
     has_fused_loss: bool = False
     has_distributed_optimizer: bool = True
-    maxtext_build: str = "rocm-26.2"
-    """Whose MaxText: AMD's container, or release 0.2.5, which lays weights out otherwise."""
+    maxtext_build: str | None = None
+    """Whose MaxText, see `build`."""
     has_float32_weight_sum: bool = True
     """MaxText's float32_weight_sum: the combine adds up rows in float32."""
     megatron: MegatronOptions = field(default_factory=MegatronOptions)
-    """What world "megatron" alone lets a run choose."""
+    """What Megatron alone lets a run choose."""
 
     def __post_init__(self) -> None:
         """Check what has a fixed set of values, and ranges."""
-        _one_of("world", self.world, WORLDS)
-        _one_of("maxtext_build", self.maxtext_build, MAXTEXT_BUILDS)
+        program = self.program
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("attention", self.attention, ("flash", "whole"))
         for name in self.offload:
             _one_of("offload", name, OFFLOADS)
-        if self.maxtext_build != MAXTEXT_BUILDS[0] and self.world != "maxtext":
+        program.check(self)
+        if self.hardware.vendor == "Google" and self.strategy.kind == "sparse-gmm-deepep":
             raise SpecError(
-                f"maxtext_build {self.maxtext_build}: world {self.world} has no MaxText. "
-                "Leave it out, or choose world maxtext."
+                f"strategy {self.strategy.name}: DeepEP runs on GPUs, found {self.hardware.name}. "
+                "Choose sparse-gmm."
             )
-        if self.hardware.vendor == "Google":
-            self._check_on_tpu()
         if not 0 < self.mem_fraction <= 1:
             raise SpecError(
                 f"mem-fraction: expected a share of the device's memory above 0 and up to 1, "
@@ -209,12 +206,15 @@ class Setting:
         if factor is not None and not factor > 0:
             raise SpecError(f"ragged_buffer_factor: expected a number above 0, found {factor:g}.")
 
-    def _check_on_tpu(self) -> None:
-        found = f"runs on GPUs, found {self.hardware.name}"
-        if self.world == "megatron":
-            raise SpecError(f"world megatron: Megatron-LM {found}. Choose world maxtext.")
-        if self.strategy.kind == "sparse-gmm-deepep":
-            raise SpecError(f"strategy {self.strategy.name}: DeepEP {found}. Choose sparse-gmm.")
+    @property
+    def program(self) -> Framework:
+        """Whose program it is."""
+        return framework(self.framework)
+
+    @property
+    def build(self) -> str | None:
+        """Which build of the program: as asked, else that of the device; None: there is one."""
+        return self.maxtext_build or self.program.build_for(self.hardware)
 
 
 def usual_of(hardware: HardwareSpec) -> dict[str, object]:

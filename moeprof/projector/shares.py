@@ -138,7 +138,7 @@ def stage_loads(setting: Setting, degrees: Degrees) -> StageLoad:
     if setting.layers_per_stage is not None:
         return _given(setting, setting.layers_per_stage)
     model = setting.model
-    if setting.world != "megatron" and runs_as_one_program(setting):
+    if setting.program.runs_stages_as_one and runs_as_one_program(setting):
         stages = np.asarray(degrees.pipeline, dtype=np.float64)[np.newaxis]
         counts_of_all = (model.dense_layers, model.moe_layers + model.mtp_layers,
                          1 + model.mtp_layers)  # fmt: skip
@@ -204,7 +204,7 @@ def _given(setting: Setting, split: tuple[int, ...]) -> StageLoad:
 
 def buffer_factor(setting: Setting, degrees: Degrees) -> Amount:
     """Rows of a dropless buffer over tokens · top_k: see the table above."""
-    if setting.world == "megatron":
+    if setting.program.allocates_what_arrives:
         return setting.overload or setting.strategy.capacity_factor or 1.0
     model = setting.model
     worst: Amount = degrees.expert

@@ -150,8 +150,9 @@ def offloaded_rows(
 
 
 def gradient_dtype(setting: Setting) -> str:
-    """Format of gradients: in the bundled model that of the weights, as autodiff makes them."""
-    return setting.precision.weights if setting.world == "bundled" else setting.precision.gradients
+    """Format of gradients."""
+    formats = setting.precision
+    return formats.weights if setting.program.gradients_follow_weights else formats.gradients
 
 
 def trained_of(setting: Setting, held: Sequence[Parameter]) -> list[Parameter]:
@@ -159,7 +160,7 @@ def trained_of(setting: Setting, held: Sequence[Parameter]) -> list[Parameter]:
 
     MaxText trains the router's bias like any weight; the bundled model moves it by load.
     """
-    if setting.world != "bundled":
+    if setting.program.trains_router_bias:
         return list(held)
     return [p for p in held if p.is_trained]
 

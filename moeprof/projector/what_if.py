@@ -15,8 +15,8 @@ from moeprof.projector.breakdown import MemoryBreakdown, Verdict
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time import StepEstimate, estimate
-from moeprof.projector.step_time.ground import PLAIN, Tuning
-from moeprof.specs.plan_checks import Batch, check_megatron_plan, check_plan
+from moeprof.projector.step_time.rates import PLAIN, Tuning
+from moeprof.specs.plan_checks import Batch
 from moeprof.specs.remat import Remat
 from moeprof.specs.strategy import parse_strategy
 
@@ -55,7 +55,7 @@ class _Change:
 
 
 def what_if(setting: Setting, tuning: Tuning = PLAIN) -> tuple[Effect, ...]:
-    """Effects of all optimisations that the run's world, model and plan allow.
+    """Effects of all optimisations that the run's framework, model and plan allow.
 
     Raises:
         SpecError: the run itself cannot be estimated.
@@ -74,14 +74,13 @@ def what_if(setting: Setting, tuning: Tuning = PLAIN) -> tuple[Effect, ...]:
 
 
 def _check(setting: Setting) -> None:
-    check = check_megatron_plan if setting.world == "megatron" else check_plan
     batch = Batch(
         sequence=setting.sequence,
         microbatches=setting.microbatches,
         schedule=setting.schedule,
         layers_per_stage=setting.layers_per_stage,
     )
-    check(setting.plan, setting.model, None, batch)
+    setting.program.check_plan(setting.plan, setting.model, None, batch)
 
 
 def _effect(
@@ -104,9 +103,9 @@ def _effect(
 
 
 def _grouped_gemm(setting: Setting, tuning: Tuning) -> Iterator[_Change]:
-    """In JAX; what Megatron-LM's GEMM per expert costs is no question of operations or bytes."""
+    """Where what either costs is a question of operations and bytes."""
     kind = setting.strategy.kind
-    if setting.world == "megatron" or not setting.model.experts:
+    if not setting.program.compares_products or not setting.model.experts:
         return
     if kind == "dense":
         grouped = replace(setting, strategy=parse_strategy("sparse-gmm"))
@@ -137,7 +136,7 @@ def _sync_free(setting: Setting, tuning: Tuning) -> Iterator[_Change]:
 
     Primus warns of that level alone that it takes significantly more memory.
     """
-    if setting.world != "megatron" or not setting.model.experts:
+    if not setting.program.launches_each_kernel or not setting.model.experts:
         return
     model = setting.model
     worst = min(float(setting.plan.expert), model.experts / model.top_k)
@@ -152,26 +151,22 @@ def _sync_free(setting: Setting, tuning: Tuning) -> Iterator[_Change]:
 
 
 def _overlap(setting: Setting, tuning: Tuning) -> Iterator[_Change]:
-    if setting.world == "megatron" and setting.plan.expert > 1 and setting.microbatches > 1:
+    can_overlap = setting.program.overlaps_exchange and setting.plan.expert > 1
+    if can_overlap and setting.microbatches > 1:
         is_used = tuning.overlaps_exchange
         changed = replace(tuning, overlaps_exchange=not is_used)
         yield _Change("all-to-all beside 1F1B's other microbatch", setting, changed, is_used)
 
 
 def _recompute(setting: Setting, tuning: Tuning) -> Iterator[_Change]:
-    policies = {
-        "megatron": ("none", "selective:core_attn", "selective:moe_act,layernorm", "full"),
-        "maxtext": ("none", "minimal_with_context", "save_out_proj", "full"),
-        "bundled": ("none", "full"),
-    }[setting.world]
-    for policy in policies:
+    for policy in setting.program.compared_remats:
         if policy != setting.plan.remat.text:
             changed = replace(setting, plan=replace(setting.plan, remat=Remat(policy)))
             yield _Change(f"recompute {policy.replace(':', ' ')}", changed, tuning)
 
 
 def _loss(setting: Setting, tuning: Tuning) -> Iterator[_Change]:
-    if setting.world == "megatron":
+    if setting.program.smaller_loss == "fused":
         is_used = setting.has_fused_loss
         changed = replace(setting, has_fused_loss=not is_used)
         yield _Change("loss fusion", changed, tuning, is_used)
@@ -206,7 +201,7 @@ def _context(setting: Setting, tuning: Tuning) -> Iterator[_Change]:
         if getattr(plan, axis) % 2 == 0:
             halves = {axis: getattr(plan, axis) // 2, "context": plan.context * 2}
             changed = replace(setting, plan=replace(plan, **halves))
-            if setting.world == "megatron" or plan.pipeline > 1:
+            if setting.program.keeps_global_batch or plan.pipeline > 1:
                 changed = replace(changed, microbatches=2 * setting.microbatches)
             name = f"CP {plan.context * 2}, {axis} {getattr(plan, axis) // 2}"
             price = "keys and values go round a ring"
@@ -223,7 +218,7 @@ def _experts_spread(setting: Setting, tuning: Tuning) -> Iterator[_Change]:
             continue
         degrees = {"expert": plan.expert * times // over}
         name = f"EP {degrees['expert']}"
-        if setting.world != "megatron":
+        if not setting.program.folds_experts:
             if plan.fsdp % times:
                 continue
             degrees["fsdp"] = plan.fsdp * over // times

@@ -17,7 +17,7 @@ from moeprof.answers.document import Drawing, Finding, Value, drawn_rows, figure
 from moeprof.errors import SelectionError
 from moeprof.reports.parts.phrases import title
 from moeprof.reports.run.document import build
-from moeprof.reports.run.sentences import sentence
+from moeprof.reports.run.words import sentence
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from moeprof.answers.names import encodable
+from moeprof.projector.answer import Answer
+from moeprof.projector.batches import BOUND
 from moeprof.projector.breakdown import MemoryBreakdown, Row, StageBreakdown, total
 from moeprof.projector.levers import Lever
 from moeprof.projector.setting import Setting
-from moeprof.specs.plan import ALL_AXES, MEGATRON_AXES
+from moeprof.specs.parameters import active_parameter_count, parameter_count
 
 if TYPE_CHECKING:  # brings pandas
     from moeprof.projector.compiled.result import CompiledPlan
@@ -127,11 +129,11 @@ class Break(TypedDict):
 class MemoryDocument(TypedDict):
     """The whole of `moeprof.memory/1`.
 
-    ``inputs`` hold what was projected, defaults included; ``said`` are sentences on what was taken
-    where nothing was given. ``largest_pdbs`` is the largest batch per device that is not out of
-    memory, ``largest_pdbs_with_room`` that is not borderline; null where it cannot be told.
-    ``first_to_break``: at one more than the largest; null where no limit was found.
-    ``arguments`` are those of the command.
+    ``inputs`` hold what was projected, defaults included (``world`` is the framework by its former
+    name); ``said`` are sentences on what was taken where nothing was given. ``largest_pdbs`` is the
+    largest batch per device that is not out of memory, ``largest_pdbs_with_room`` that is not
+    borderline; null where it cannot be told. ``first_to_break``: at one more than the largest; null
+    where no limit was found. ``arguments`` are those of the command.
     """
 
     schema: str
@@ -144,6 +146,48 @@ class MemoryDocument(TypedDict):
     first_to_break: dict[str, Break | None]
     detail: Cell
     arguments: list[str]
+
+
+def document_of(
+    answer: Answer, arguments: Sequence[str] = (), compiled: CompiledInfo | None = None
+) -> MemoryDocument:
+    """The document of an answer.
+
+    Args:
+        answer: what a request was answered.
+        arguments: of the command.
+        compiled: what the compiler plans for the cell that is shown.
+    """
+    wanted, lines = answer.wanted, answer.lines
+    model = wanted.setting.model
+    rows = [
+        row_of(cell.breakdown, overload=cell.fits_up_to_overload, levers=cell.levers)
+        for line in lines
+        for cell in line.cells
+    ]
+    strategy, pdbs = answer.shown.name
+    for row in rows:
+        if compiled is not None and (row["strategy"], row["pdbs"]) == (strategy, pdbs):
+            row["compiled"] = compiled
+    totals = (parameter_count(model), active_parameter_count(model))
+    return {
+        "schema": SCHEMA,
+        "inputs": inputs_of(wanted.setting, totals, wanted.model_key),
+        "said": list(wanted.said),
+        "rows": rows,
+        "largest_pdbs": {line.strategy.name: line.reach.largest for line in lines},
+        "largest_pdbs_with_room": {line.strategy.name: line.reach.with_room for line in lines},
+        "largest_pdbs_tried": BOUND,
+        "first_to_break": {line.strategy.name: _break(line.first_to_break) for line in lines},
+        "detail": {"strategy": strategy, "pdbs": pdbs},
+        "arguments": list(arguments),
+    }
+
+
+def _break(found: MemoryBreakdown | None) -> Break | None:
+    if found is None or found.setting.pdbs is None:
+        return None
+    return {"pdbs": found.setting.pdbs, "what": found.breaks_first}
 
 
 def row_of(
@@ -216,7 +260,9 @@ def inputs_of(setting: Setting, totals: tuple[int, int], model: str) -> Inputs:
         "sequence": setting.sequence,
         "microbatches": setting.microbatches,
         "schedule": setting.schedule,
-        "world": setting.world,
+        "framework": setting.framework,
+        "build": setting.build,
+        "world": setting.framework,
         "optimizer": setting.optimizer,
         "precision": {name: getattr(precision, name) for name in precision.__dataclass_fields__},
         "mem_fraction": setting.mem_fraction,
@@ -236,9 +282,8 @@ def inputs_of(setting: Setting, totals: tuple[int, int], model: str) -> Inputs:
 
 
 def devices_of(setting: Setting) -> int:
-    """Devices of the run; Megatron-LM's experts lie inside the other degrees."""
-    is_megatron = setting.world == "megatron"
-    return setting.plan.degree(MEGATRON_AXES if is_megatron else ALL_AXES)
+    """Devices of the run."""
+    return setting.plan.degree(setting.program.axes)
 
 
 def _over(breakdown: MemoryBreakdown) -> int | None:

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import cast
 
+from moeprof.projector.framework import framework
 from moeprof.reports.memory.document import (
     CompiledPart,
     LeverInfo,
@@ -134,8 +135,14 @@ def batches(document: MemoryDocument) -> list[int | None]:
     return sorted(found, key=lambda pdbs: pdbs or 0)
 
 
+def program(inputs: Mapping[str, object]) -> str:
+    """Whose program it is, and which build: ``MaxText 0.2.5``."""
+    title, build = framework(str(inputs["framework"])).title, inputs["build"]
+    return title if build is None else f"{title} {build}"
+
+
 def model_line(document: MemoryDocument) -> str:
-    """Model with its parameters, devices, sequence and what is recomputed."""
+    """Whose program; model with its parameters, devices, sequence and what is recomputed."""
     model, hardware, inputs = (
         group(document, "model"),
         group(document, "hardware"),
@@ -143,6 +150,7 @@ def model_line(document: MemoryDocument) -> str:
     )
     sequence = inputs["sequence"]
     parts = [
+        program(inputs),
         f"{model['name']} {billions(model['parameters'])} "
         f"({billions(model['active_parameters'])} active)",
         f"{inputs['devices']} × {hardware['name']}",
@@ -153,7 +161,7 @@ def model_line(document: MemoryDocument) -> str:
 
 
 def plan_line(document: MemoryDocument) -> str:
-    """Degrees above 1, number formats, optimizer, whose program it is."""
+    """Degrees above 1, number formats, optimizer."""
     plan, precision, inputs = (
         group(document, "plan"),
         group(document, "precision"),
@@ -163,8 +171,7 @@ def plan_line(document: MemoryDocument) -> str:
     if plan["pipeline"] != 1:
         degrees.append(f"{inputs['microbatches']} microbatches, {inputs['schedule']}")
     parts = [" × ".join(degrees[:8]) if degrees else "one device", formats(precision)]
-    parts += [str(inputs["optimizer"]), f"{inputs['world']} world"]
-    return " · ".join(parts)
+    return " · ".join([*parts, str(inputs["optimizer"])])
 
 
 def formats(precision: Mapping[str, Scalar]) -> str:
@@ -217,7 +224,7 @@ def summary_lines(document: MemoryDocument) -> list[str]:
 
 def is_allocating(document: MemoryDocument) -> bool:
     """Whether the pool grows into all that others leave, as PyTorch's does."""
-    return document["inputs"]["world"] == "megatron"
+    return not framework(str(document["inputs"]["framework"])).has_pool
 
 
 def verdict_line(row: MemoryRow) -> str:
@@ -351,7 +358,8 @@ def next_steps(document: MemoryDocument) -> list[str]:
     model, hardware = group(document, "model")["key"], group(document, "hardware")["key"]
     search = ["moeprof", "memory", "search", "--model", str(model), "--hardware", str(hardware)]
     search += ["--devices", str(document["inputs"]["devices"])]
-    search += ["--world", "megatron"] if is_allocating(document) else []
+    name = str(document["inputs"]["framework"])
+    search += ["--framework", name] if is_allocating(document) else []
     return [more, f"Other plans for as many devices: {shlex.join(search)}"]
 
 

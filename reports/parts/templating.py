@@ -1,17 +1,23 @@
 """Question: what do all pages have: templates, scripts and styles, and nothing from elsewhere?
 
 plotly.js is embedded once, packed with gzip: the browser unpacks it when the first figure comes
-into sight, so the page itself stands at once.
+into sight, so the page itself stands at once. A file appears whole or not at all, and never through
+a link (`whole_file`).
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import gzip
 import importlib.resources
 import json
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import jinja2
 from markupsafe import Markup, escape
@@ -19,7 +25,34 @@ from markupsafe import Markup, escape
 from moeprof.answers.names import shortened
 from moeprof.answers.story import NAME_WIDTH
 from moeprof.errors import MoeprofError
-from moeprof.reports.parts.whole_file import whole_file
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """What is written takes the place of `path` at the end; after an error that is as it was.
+
+    A link is replaced, not what it leads to.
+
+    Raises:
+        OSError: there is no room, or the place cannot be written.
+    """
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".moeprof-", delete=False) as made:
+        try:
+            yield made
+            made.close()
+            os.chmod(made.name, 0o666 & ~_umask())
+            os.replace(made.name, path)
+        except BaseException:
+            os.unlink(made.name)
+            raise
+
+
+def _umask() -> int:
+    """What new files are denied here; it can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
 
 # What would end a script element or open a comment in one, and the two line ends that are not
 # line ends to JSON but were to JavaScript.

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from moeprof.errors import MoeprofError
-from moeprof.reports.parts.whole_file import whole_file
+from moeprof.reports.parts.templating import whole_file
 from moeprof.reports.perfetto.layout import Layout, layout
 from moeprof.reports.perfetto.slices import NONE, Counter, Look, Slices, Track
 from moeprof.tables.intervals import Int64s

@@ -11,8 +11,8 @@ from moeprof.answers.values import written
 from moeprof.reports.parts.phrases import described_trust, title, troubles
 from moeprof.reports.parts.templating import fragment
 from moeprof.reports.parts.views import Cell, Column, TableView, finding_table, read_first
-from moeprof.reports.run.sentences import sentence
 from moeprof.reports.run.terminal import IN_PYTHON, WIDTH, advice, overview
+from moeprof.reports.run.words import sentence
 
 _FEW_ROWS = 12
 _WIDTH = 130

@@ -38,7 +38,7 @@ from moeprof.reports.run import words
 from moeprof.reports.run.document import to_json
 from moeprof.reports.run.figures import TimelineView, comparison, timeline_view
 from moeprof.reports.run.findings import FindingsView, FindingView, top_findings
-from moeprof.reports.run.sentences import comparison_sentence, reason, sentence, told_by_figures
+from moeprof.reports.run.words import comparison_sentence, reason, sentence, told_by_figures
 from moeprof.units import format_ns, format_percent
 
 _MOST_PARTS = 7

@@ -25,7 +25,7 @@ from moeprof.answers.story import described_interval_parts, described_outside, d
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.terminal import drawn_grid, listed, wrapped
 from moeprof.reports.run import words
-from moeprof.reports.run.sentences import described_metric, sentence, told_by_figures
+from moeprof.reports.run.words import described_metric, sentence, told_by_figures
 from moeprof.units import format_bytes, format_ns, format_percent
 
 WIDTH = 80

@@ -14,7 +14,7 @@ from moeprof.projector.memory import project
 from moeprof.projector.search import Found, SearchResult
 from moeprof.projector.search.space import LIMITED
 from moeprof.projector.step_time import estimate
-from moeprof.projector.step_time.ground import Tuning
+from moeprof.projector.step_time.rates import Tuning
 from moeprof.projector.what_if import Effect
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 
@@ -133,7 +133,9 @@ def _inputs(result: SearchResult, model_key: str, tuning: Tuning) -> dict[str, o
         "devices": space.devices,
         "device_bytes": base.hardware.hbm_bytes,
         "mem_fraction": base.mem_fraction,
-        "world": base.world,
+        "framework": base.framework,
+        "build": base.build,
+        "world": base.framework,
         "sequence": base.sequence,
         "global_batch": space.global_batch,
         "pdbs": space.pdbs,

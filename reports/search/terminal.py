@@ -13,7 +13,8 @@ from typing import cast
 from rich.text import Text
 
 from moeprof.answers.names import printable
-from moeprof.reports.memory.words import billions
+from moeprof.projector.framework import DEFAULT
+from moeprof.reports.memory.words import billions, program
 from moeprof.reports.search.document import EffectInfo, PlanInfo, Rejected, SearchDocument
 from moeprof.units import format_ns, format_percent
 
@@ -62,11 +63,11 @@ def _heading(document: SearchDocument, width: int) -> Text:
     model = cast("dict[str, object]", inputs["model"])
     hardware = cast("dict[str, str]", inputs["hardware"])
     parts = [
+        program(inputs),
         f"{model['name']} {billions(model['parameters'])} "
         f"({billions(model['active_parameters'])} active)",
         f"{inputs['devices']} × {hardware['name']}",
         f"seq {inputs['sequence']}",
-        f"{inputs['world']} world",
         f"remat {' or '.join(cast('list[str]', inputs['remats']))}",
     ]
     batch = inputs["global_batch"]
@@ -246,8 +247,8 @@ def next_command(document: SearchDocument) -> str:
         words += ["--microbatches", str(best["microbatches"])]
     if best["remat"] != "full":
         words += ["--remat", best["remat"]]
-    if inputs["world"] != "maxtext":
-        words += ["--world", str(inputs["world"])]
+    if inputs["framework"] != DEFAULT:
+        words += ["--framework", str(inputs["framework"])]
     if inputs["sequence"] != 4096:
         words += ["--seq", str(inputs["sequence"])]
     return shlex.join(words)

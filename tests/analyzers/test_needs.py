@@ -13,8 +13,7 @@ from moeprof.analyzers.registry import all_names, all_questions, questions_that_
 from moeprof.ingest.run import unrecorded
 from moeprof.ingest.trust import CHECKS
 from moeprof.ingest.trust.whole_input import merged
-from moeprof.tables.law import Law, Need, Scope
-from moeprof.tables.laws import REGISTRY
+from moeprof.tables.law import REGISTRY, Law, Need, Scope
 
 ROOT = Path(__file__).parents[2]
 BELOW = [

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 
 from moeprof.cli.main import group
 from moeprof.errors import MoeprofError
-from moeprof.reports.parts.templating import write
-from moeprof.reports.parts.whole_file import whole_file
+from moeprof.reports.parts.templating import whole_file, write
 
 
 @pytest.mark.parametrize(

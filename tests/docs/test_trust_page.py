@@ -6,7 +6,7 @@ from pathlib import Path
 
 from moeprof.analyzers.laws import laws_of
 from moeprof.ingest import open_run
-from moeprof.tables.laws import REGISTRY
+from moeprof.tables.law import REGISTRY
 
 ROOT = Path(__file__).parents[2]
 NAMES = [law.name for law in REGISTRY]

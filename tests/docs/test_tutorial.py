@@ -11,7 +11,7 @@ import pytest
 
 from moeprof.analyzers.registry import question
 from moeprof.answers.document import Document
-from moeprof.reports.run.sentences import sentence
+from moeprof.reports.run.words import sentence
 
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"\$ ([^`]+?)\n```\n<!-- written by [^>]+-->\n```\n(.*?)\n```\n", re.DOTALL)

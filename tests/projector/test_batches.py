@@ -69,7 +69,7 @@ PLANS = [
 @pytest.mark.parametrize(("model", "hardware", "world", "plan", "microbatches"), PLANS)
 def test_many_batches_at_once_find_the_same(strategy, model, hardware, world, plan, microbatches):
     run = Setting(load_preset(model), plan, parse_strategy(strategy), load_hardware(hardware),
-                  world=world, microbatches=microbatches)  # fmt: skip
+                  framework=world, microbatches=microbatches)  # fmt: skip
     assert reach_at_once(run) == reach(at_pdbs(run, project))
 
 

@@ -35,7 +35,7 @@ def weights(**plan: int) -> dict[str, int]:
         plan=ParallelPlan(**plan),
         strategy=Strategy("sparse-gmm"),
         hardware=load_hardware("h100_sxm"),
-        world="megatron",
+        framework="megatron",
     )
     rows = project(setting).worst.args
     return {

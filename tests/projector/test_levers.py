@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from moeprof.projector.accounts.megatron.ranks import devices_of
+from moeprof.projector.frameworks.megatron.ranks import devices_of
 from moeprof.projector.levers import fits_up_to_overload, levers
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Precision, Setting, degrees_of
@@ -92,14 +92,14 @@ def test_one_rank_with_all_experts_has_no_overload(pdbs: int) -> None:
 
 
 def mixtral(pdbs: int, **changes: object) -> Setting:
-    """64 H100 in Megatron's world, experts over 8."""
+    """64 H100 in Megatron, experts over 8."""
     return Setting(
         load_preset("mixtral-8x7b"),
         ParallelPlan(data=64, expert=8),
         parse_strategy("sparse-gmm"),
         load_hardware("h100_sxm"),
         pdbs=pdbs,
-        world="megatron",
+        framework="megatron",
         **changes,  # type: ignore[arg-type]
     )
 
@@ -119,8 +119,8 @@ def test_no_rank_of_megatron_receives_more_than_the_worst_routing_sends() -> Non
     assert fits_up_to_overload(project(mixtral(1))) == 4
 
 
-@pytest.mark.parametrize("world", ["maxtext", "megatron"])
-def test_another_plan_is_of_as_many_devices(world: str) -> None:
+@pytest.mark.parametrize("framework", ["maxtext", "megatron"])
+def test_another_plan_is_of_as_many_devices(framework: str) -> None:
     """Megatron's experts are spread within DP · CP · TP: 64 of DP 16 · CP 2 · FSDP 2."""
     plan = ParallelPlan(data=16, context=2, fsdp=2, expert=4)
     tight = Setting(
@@ -129,12 +129,12 @@ def test_another_plan_is_of_as_many_devices(world: str) -> None:
         parse_strategy("sparse-gmm"),
         load_hardware("h100_sxm"),
         pdbs=64,
-        world=world,
+        framework=framework,
     )
 
     def devices(setting: Setting) -> int:
         degrees = degrees_of(setting)
-        return int(devices_of(degrees)) if world == "megatron" else setting.plan.devices
+        return int(devices_of(degrees)) if framework == "megatron" else setting.plan.devices
 
     found = levers(project(tight))
     assert {devices(lever.setting) for lever in found} == {devices(tight)}
@@ -142,13 +142,13 @@ def test_another_plan_is_of_as_many_devices(world: str) -> None:
     known = {
         "maxtext": {"EP 8, FSDP 1", "EP 2, FSDP 4", "CP 4, FSDP 1"},
         "megatron": {"EP 8", "CP 4, DP 8"},
-    }[world]
+    }[framework]
     assert changed
     assert changed <= known
 
 
 def test_the_bundled_model_has_no_smaller_buffers() -> None:
-    found = project(deepseek("sparse-gmm", 8, world="bundled"))
+    found = project(deepseek("sparse-gmm", 8, framework="bundled"))
     assert not [
         one.change for one in levers(found) if one.change.startswith("ragged_buffer_factor")
     ]

@@ -1,5 +1,7 @@
 """Two builds of MaxText: AMD's container by what it published, the release by what XLA lays out."""
 
+from dataclasses import replace
+
 import pytest
 
 from moeprof.errors import SpecError
@@ -49,9 +51,29 @@ def test_the_other_build_is_told_where_it_matters() -> None:
     assert (release.temp_bytes or 0) > (container.temp_bytes or 0) + 20 * 2**30
 
 
+@pytest.mark.parametrize(
+    ("device", "build"),
+    [
+        *(("mi355x", "rocm-26.2"), ("mi300x", "rocm-26.2")),
+        *(("h100_sxm", "0.2.5"), ("gb200", "0.2.5")),
+    ],
+)
+def test_the_build_follows_from_the_device(device: str, build: str) -> None:
+    setting = replace(deepseek("sparse-gmm", 1), hardware=load_hardware(device))
+    assert setting.build == build
+    asked = replace(setting, maxtext_build="rocm-26.2")
+    assert asked.build == "rocm-26.2"
+    assert project(setting).temp_bytes == project(replace(setting, maxtext_build=build)).temp_bytes
+
+
+def test_other_programs_have_one_build() -> None:
+    for framework in ("bundled", "megatron"):
+        assert deepseek("sparse-gmm", 1, framework=framework).build is None
+
+
 def test_a_build_is_maxtexts_alone() -> None:
     with pytest.raises(SpecError, match=r"maxtext_build 0\.2\.5: world megatron has no MaxText"):
-        deepseek("sparse-gmm", 1, world="megatron", maxtext_build="0.2.5")
+        deepseek("sparse-gmm", 1, framework="megatron", maxtext_build="0.2.5")
     with pytest.raises(SpecError, match=r"maxtext_build: expected one of rocm-26\.2, 0\.2\.5"):
         deepseek("sparse-gmm", 1, maxtext_build="1")
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from moeprof.errors import SpecError
-from moeprof.projector.accounts.megatron import MIXED_PRECISION, flight_of_chunks
 from moeprof.projector.breakdown import MemoryBreakdown, total
+from moeprof.projector.frameworks.megatron import MIXED_PRECISION
+from moeprof.projector.frameworks.megatron.account import flight_of_chunks
 from moeprof.projector.memory import project, project_many
 from moeprof.projector.setting import Degrees, MegatronOptions, Setting, degrees_of
 from moeprof.specs.hardware import load_hardware
@@ -46,7 +47,7 @@ def setting(model: ModelSpec = SMALL, plan: ParallelPlan = NONE, **options: obje
         plan=plan,
         strategy=given.pop("strategy", Strategy("sparse-gmm")),  # type: ignore[arg-type]
         hardware=load_hardware("h100_sxm"),
-        world="megatron",
+        framework="megatron",
         **given,  # type: ignore[arg-type]
     )
 

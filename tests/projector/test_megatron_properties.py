@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.projector.accounts.megatron import MIXED_PRECISION
 from moeprof.projector.breakdown import total
+from moeprof.projector.frameworks.megatron import MIXED_PRECISION
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
 from moeprof.specs.hardware import load_hardware
@@ -53,7 +53,7 @@ RUNS = st.builds(
         sequence=512,
         pdbs=2,
         microbatches=8,
-        world="megatron",
+        framework="megatron",
         precision=MIXED_PRECISION,
         overload=overload,
     ),

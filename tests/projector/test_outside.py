@@ -72,6 +72,6 @@ def test_many_plans_at_once_have_the_outside_of_each() -> None:
 
 
 def test_one_rank_of_megatron_has_no_communicators() -> None:
-    alone = project(replace(on_h100(1).setting, world="megatron"))
+    alone = project(replace(on_h100(1).setting, framework="megatron"))
     buffers = {row.name: row.size_bytes for row in alone.worst.outside}
     assert buffers["communicators' buffers"] == 0

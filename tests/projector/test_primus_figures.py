@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from moeprof.projector.accounts.megatron import MIXED_PRECISION
 from moeprof.projector.breakdown import MemoryBreakdown, total
+from moeprof.projector.frameworks.megatron import MIXED_PRECISION
 from moeprof.projector.memory import project
 from moeprof.projector.setting import MegatronOptions, Setting
 from moeprof.specs.hardware import load_hardware
@@ -49,7 +49,7 @@ def study(model: str, pp: int, ep: int, vpp: int, account: str, context: int = 1
         sequence=4096,
         pdbs=1,
         microbatches=pp * vpp,
-        world="megatron",
+        framework="megatron",
         precision=MIXED_PRECISION,
         megatron=MegatronOptions(account=account),
     )

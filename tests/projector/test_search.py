@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeprof.errors import PlanError, SpecError
-from moeprof.projector.accounts.megatron import MIXED_PRECISION
 from moeprof.projector.batches import MOST_PDBS, fit, largest_batches
+from moeprof.projector.frameworks.megatron import MIXED_PRECISION
 from moeprof.projector.memory import project
 from moeprof.projector.search import search, setting_at
 from moeprof.projector.search.space import Space, broken_rule, plans
@@ -26,15 +26,15 @@ from moeprof.specs.remat import FULL, Remat
 from moeprof.specs.strategy import parse_strategy
 
 
-def base(name: str = "deepseek_v3", world: str = "maxtext", **changes: object) -> Setting:
+def base(name: str = "deepseek_v3", framework: str = "maxtext", **changes: object) -> Setting:
     """What all plans of a search share."""
-    is_megatron = world == "megatron"
+    is_megatron = framework == "megatron"
     setting = Setting(
         load_preset(name),
         ParallelPlan(),
         parse_strategy("sparse-gmm-deepep"),
         load_hardware("mi355x"),
-        world=world,
+        framework=framework,
         schedule="1f1b" if is_megatron else "circular",
     )
     if is_megatron:
@@ -56,14 +56,14 @@ def test_all_ways_to_split_four_devices_over_the_axes():
     assert all(np.prod(mesh) == 4 for mesh in meshes)
 
 
-@pytest.mark.parametrize("world", ["maxtext", "megatron"])
-def test_a_model_without_experts_has_no_expert_parallelism(world):
-    dense = base("llama3_1_405b", world, strategy=parse_strategy("dense-cf1.25"))
+@pytest.mark.parametrize("framework", ["maxtext", "megatron"])
+def test_a_model_without_experts_has_no_expert_parallelism(framework):
+    dense = base("llama3_1_405b", framework, strategy=parse_strategy("dense-cf1.25"))
     assert set(np.asarray(plans(space(dense, 16)).expert).tolist()) == {1}
 
 
 def test_megatrons_experts_lie_inside_a_stage():
-    degrees = plans(space(base(world="megatron"), 8, allowed={"pipeline": frozenset({2})}))
+    degrees = plans(space(base(framework="megatron"), 8, allowed={"pipeline": frozenset({2})}))
     devices = degrees.data * degrees.tensor * degrees.context * degrees.pipeline
     assert set(np.asarray(devices).tolist()) == {8}
     assert set(np.asarray(degrees.expert).tolist()) == {1, 2, 4}
@@ -80,8 +80,8 @@ WORLDS = {"maxtext": check_plan, "megatron": check_megatron_plan}
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=40, deadline=None)
-def test_plans_are_legal_as_the_check_of_one_plan_says(name, world, devices, batch, random):
-    area = space(base(name, world), devices, global_batch=batch)
+def test_plans_are_legal_as_the_check_of_one_plan_says(name, framework, devices, batch, random):
+    area = space(base(name, framework), devices, global_batch=batch)
     degrees = plans(area)
     broken = broken_rule(area, degrees)
     for place in random.sample(range(len(broken)), min(25, len(broken))):
@@ -94,7 +94,7 @@ def test_plans_are_legal_as_the_check_of_one_plan_says(name, world, devices, bat
             schedule=one.schedule,
         )
         try:
-            WORLDS[world](one.plan, one.model, devices, asked)
+            WORLDS[framework](one.plan, one.model, devices, asked)
             is_legal = True
         except PlanError:
             is_legal = False
@@ -109,8 +109,8 @@ def test_plans_are_legal_as_the_check_of_one_plan_says(name, world, devices, bat
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=20, deadline=None)
-def test_a_plan_among_thousands_is_the_plan_by_itself(name, world, strategy, remat, random):
-    setting = base(name, world, strategy=parse_strategy(strategy))
+def test_a_plan_among_thousands_is_the_plan_by_itself(name, framework, strategy, remat, random):
+    setting = base(name, framework, strategy=parse_strategy(strategy))
     setting = replace(setting, plan=ParallelPlan(remat=Remat(remat)))
     area = space(setting, 32)
     degrees = plans(area)
@@ -268,10 +268,12 @@ def test_degrees_of_a_found_plan_are_its_own():
     assert found.setting.plan.devices == 64
 
 
-@pytest.mark.parametrize("world", ["megatron", "maxtext"])
+@pytest.mark.parametrize("framework", ["megatron", "maxtext"])
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb-h1", 1), ("zbv", 2), ("v-min", 2)])
-def test_schedules_that_split_backward_work_have_their_number_of_chunks(world, schedule, chunks):
-    setting = base(world=world, schedule=schedule)
+def test_schedules_that_split_backward_work_have_their_number_of_chunks(
+    framework, schedule, chunks
+):
+    setting = base(framework=framework, schedule=schedule)
     found = search(space(setting, pdbs=1, allowed={"pipeline": frozenset({1, 8})}), 1000).found
     assert {(f.setting.plan.pipeline, f.setting.plan.virtual) for f in found} == {
         (1, 1),

@@ -62,14 +62,14 @@ def test_the_bundled_model_holds_as_much(attention: str) -> None:
                     )
 
 
-def setting(optimizer: str = "adamw", world: str = "maxtext", **formats: object) -> Setting:
+def setting(optimizer: str = "adamw", framework: str = "maxtext", **formats: object) -> Setting:
     return Setting(
         load_preset("small"),
         ParallelPlan(),
         parse_strategy("sparse-gmm"),
         load_hardware("h100_sxm"),
         optimizer=optimizer,
-        world=world,
+        framework=framework,
         precision=Precision(**formats),  # type: ignore[arg-type]
     )
 
@@ -126,7 +126,7 @@ def test_muon_has_one_moment_for_matrices_of_layers() -> None:
 def test_the_bundled_model_moves_router_biases_by_load() -> None:
     """2 MoE layers of 16 experts: float32 biases without moments; MaxText trains them."""
     held = parameters(load_preset("small"))
-    bundled = sizes(setting(world="bundled", weights="float32"), *held)
+    bundled = sizes(setting(framework="bundled", weights="float32"), *held)
     assert bundled["router biases"] == 2 * 16 * 4
     maxtext = sizes(setting(weights="float32"), *held)
     assert maxtext["weights"] - bundled["weights"] == 2 * 16 * 4

@@ -10,7 +10,7 @@ import pytest
 from moeprof.errors import SpecError
 from moeprof.projector.setting import Degrees, Precision, Setting, degrees_of
 from moeprof.projector.step_time import estimate, step_seconds
-from moeprof.projector.step_time.ground import Tuning
+from moeprof.projector.step_time.rates import Tuning
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import GqaSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan
@@ -106,7 +106,7 @@ EVEN = ModelSpec(
 @pytest.mark.parametrize(("virtual", "bubble"), [(1, 0.4839), (3, 0.2381), (6, 0.1351)])
 def test_equal_stages_have_the_bubble_of_the_schedule(virtual, bubble):
     plan = ParallelPlan(data=8, expert=8, pipeline=16, virtual=virtual)
-    found = estimate(run(model=EVEN, plan=plan, microbatches=16, world="megatron", pdbs=1))
+    found = estimate(run(model=EVEN, plan=plan, microbatches=16, framework="megatron", pdbs=1))
     # Stage-to-stage transfers of a schedule with one chunk are no bubble of equal stages.
     transfers = sum(r.seconds for r in found.rows if r.name == "pipeline transfers")
     assert found.bubble == pytest.approx(bubble, abs=0.004 + transfers / found.seconds)
@@ -137,7 +137,7 @@ def test_many_plans_at_once_are_each_plan_by_itself():
 
 
 def test_overlap_hides_the_exchange_while_the_pipeline_is_full():
-    plain = run(microbatches=16, world="megatron")
+    plain = run(microbatches=16, framework="megatron")
     overlapped = estimate(plain, Tuning(overlaps_exchange=True))
     rows = {row.name: row for row in overlapped.rows}
     whole = {row.name: row for row in estimate(plain).rows}["dispatch and combine"].seconds
@@ -148,7 +148,7 @@ def test_overlap_hides_the_exchange_while_the_pipeline_is_full():
 
 def test_waits_for_the_device_are_megatrons_alone():
     assert not any(row.kind == "host" and row.seconds for row in estimate(run()).rows)
-    megatron = run(world="megatron")
+    megatron = run(framework="megatron")
     waits = [
         {row.name: row.seconds for row in estimate(megatron, Tuning(sync_free=level)).rows}
         for level in range(4)
@@ -197,11 +197,13 @@ def test_gradients_of_the_bundled_model_are_summed_in_the_format_of_its_weights(
     plan = ParallelPlan(data=2, fsdp=4, expert=8)
     formats = Precision(weights="float32")  # gradients: autodiff makes them of the weights
     sums = {
-        world: next(
+        framework: next(
             r
-            for r in estimate(run("sparse-gmm", world=world, plan=plan, precision=formats)).rows
+            for r in estimate(
+                run("sparse-gmm", framework=framework, plan=plan, precision=formats)
+            ).rows
             if r.name == "data-parallel sums"
         ).seconds
-        for world in ("bundled", "maxtext")
+        for framework in ("bundled", "maxtext")
     }
     assert sums["bundled"] / sums["maxtext"] == pytest.approx(2)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from moeprof.projector.step_time.ground import band_of
+from moeprof.projector.step_time.rates import band_of
 
 ROOT = Path(__file__).parents[2]
 

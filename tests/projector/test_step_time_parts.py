@@ -14,9 +14,16 @@ from moeprof.projector.setting import Degrees, Setting, degrees_of
 from moeprof.projector.shares import routed_rows, stage_loads
 from moeprof.projector.step_time.beside_layers import waiting_share
 from moeprof.projector.step_time.flops import layer_work, matrices, model_flops_per_token
-from moeprof.projector.step_time.ground import PLAIN, ground_of
 from moeprof.projector.step_time.layer_time import exchange_s, places_needed, recomputed
-from moeprof.projector.step_time.rates import Groups, Links, all_to_all_s, gather_s, groups_of
+from moeprof.projector.step_time.rates import (
+    PLAIN,
+    Groups,
+    Links,
+    all_to_all_s,
+    gather_s,
+    ground_of,
+    groups_of,
+)
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset
@@ -108,8 +115,8 @@ def test_gathers_pass_the_buffer_that_memory_holds():
     assert buffer_rows("sparse-gmm", 8, overload=2.0) == 2 * 32_768
     assert buffer_rows("sparse-gmm", 8, ragged_buffer_factor=2.0) == 2 * 32_768
     assert buffer_rows("sparse-gmm", 8, ragged_buffer_factor=100.0) == 8 * 32_768
-    assert buffer_rows("sparse-gmm", 64, world="megatron") == 32_768
-    assert buffer_rows("sparse-gmm", 64, world="megatron", overload=1.5) == 1.5 * 32_768
+    assert buffer_rows("sparse-gmm", 64, framework="megatron") == 32_768
+    assert buffer_rows("sparse-gmm", 64, framework="megatron", overload=1.5) == 1.5 * 32_768
 
 
 def test_shared_expert_and_dense_layer():

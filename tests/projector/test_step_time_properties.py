@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time import estimate
-from moeprof.projector.step_time.ground import Tuning
+from moeprof.projector.step_time.rates import Tuning
 from moeprof.specs.hardware import hardware_keys, load_hardware
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset, preset_names
@@ -20,33 +20,33 @@ from moeprof.specs.strategy import parse_strategy
 STRATEGIES = ("dense-cf1.25", "sparse-gmm", "sparse-gmm-deepep", "sparse-ragged-dot")
 
 
-def exists(hardware: str, strategy: str, world: str) -> bool:
+def exists(hardware: str, strategy: str, framework: str) -> bool:
     """DeepEP and Megatron-LM run on GPUs alone; `Setting` refuses them elsewhere."""
     is_tpu = hardware.startswith("tpu")
-    return not (is_tpu and (world == "megatron" or strategy == "sparse-gmm-deepep"))
+    return not (is_tpu and (framework == "megatron" or strategy == "sparse-gmm-deepep"))
 
 
-def run(name: str, hardware: str, strategy: str, world: str, **changes: object) -> Setting:
+def run(name: str, hardware: str, strategy: str, framework: str, **changes: object) -> Setting:
     """Eight devices, experts spread over them where there are any."""
     model = load_preset(name)
     spread = 8 if model.experts and model.experts % 8 == 0 else 1
     plan = ParallelPlan(fsdp=8 // spread, expert=spread)
-    if world == "megatron":
+    if framework == "megatron":
         plan = ParallelPlan(data=8, expert=spread)
     base = Setting(
-        model, plan, parse_strategy(strategy), load_hardware(hardware), pdbs=2, world=world
+        model, plan, parse_strategy(strategy), load_hardware(hardware), pdbs=2, framework=framework
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", preset_names())
-@pytest.mark.parametrize("world", ["maxtext", "megatron"])
-def test_every_model_and_device_has_an_estimate_whose_rows_add_up(name, world):
+@pytest.mark.parametrize("framework", ["maxtext", "megatron"])
+def test_every_model_and_device_has_an_estimate_whose_rows_add_up(name, framework):
     for hardware in hardware_keys():
         for strategy in STRATEGIES:
-            if not exists(hardware, strategy, world):
+            if not exists(hardware, strategy, framework):
                 continue
-            found = estimate(run(name, hardware, strategy, world))
+            found = estimate(run(name, hardware, strategy, framework))
             assert 0 < found.seconds < 1e7
             assert all(row.seconds >= 0 and row.hidden_s >= 0 for row in found.rows)
             assert sum(row.seconds for row in found.rows) == pytest.approx(found.seconds)

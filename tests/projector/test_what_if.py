@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from moeprof.projector.accounts.megatron import MIXED_PRECISION
+from moeprof.projector.frameworks.megatron import MIXED_PRECISION
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time import estimate
-from moeprof.projector.step_time.ground import Tuning
+from moeprof.projector.step_time.rates import Tuning
 from moeprof.projector.what_if import Effect, what_if
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
@@ -39,7 +39,7 @@ def megatron_run() -> Setting:
         parse_strategy("sparse-gmm"),
         load_hardware("mi355x"),
         microbatches=32,
-        world="megatron",
+        framework="megatron",
         precision=MIXED_PRECISION,
     )
 

@@ -8,7 +8,7 @@ from builders.report_cases import document
 from moeprof.analyzers.registry import all_questions
 from moeprof.answers.document import Document, Value
 from moeprof.answers.values import NONE
-from moeprof.reports.run.sentences import sentence
+from moeprof.reports.run.words import sentence
 from moeprof.tables.analysis import Status
 
 

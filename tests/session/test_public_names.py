@@ -11,8 +11,8 @@ import pytest
 import moeprof
 
 NAMES = [
-    *("Answer", "Comparison", "MoeprofError", "Run", "StepPlan"),
-    *("capture", "compare", "load", "plan", "routing"),
+    *("Answer", "Comparison", "MemoryPlan", "MoeprofError", "PlanSearch", "Run", "StepPlan"),
+    *("capture", "compare", "load", "memory", "plan", "routing", "search"),
 ]
 SCRIPT = """
 import moeprof
@@ -30,6 +30,9 @@ def slow(path: str) -> tuple[float, str]:
         recording.step()
     found: moeprof.StepPlan = moeprof.plan(slow, path, mesh={"fsdp": 64}, donate_argnums=0)
     print(found.fits, found.peak_bytes, found.memory["bytes"], found.roofline.at_least_s)
+    fits: bool | None = moeprof.memory("deepseek_v3", ep=64, pdbs=[1, 2]).fits
+    best: moeprof.PlanSearch = moeprof.search("deepseek_v3", 64, what_if=True)
+    print(fits, best.plans["seconds"].min())
     return float(answer.table["per_step_ns"].sum()), verdict
 """
 
@@ -49,7 +52,9 @@ def test_another_name_is_an_attribute_error():
         moeprof.open  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["Answer", "Comparison", "Run", "StepPlan"])
+@pytest.mark.parametrize(
+    "name", ["Answer", "Comparison", "MemoryPlan", "PlanSearch", "Run", "StepPlan"]
+)
 def test_every_public_attribute_says_what_it_is(name):
     kind = getattr(moeprof, name)
     assert [key for key in vars(kind) if not key.startswith("_") and not vars(kind)[key].__doc__] \

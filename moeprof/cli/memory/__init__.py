@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from moeprof.cli.memory.options import OptionsOfMany, RunOptions, describes_a_run
-from moeprof.cli.pages import refuse_other_than_a_page
+from moeprof.cli.memory.options import OptionsOfMany, describes_a_run
+from moeprof.cli.output import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
+
+if TYPE_CHECKING:
+    from moeprof.projector.request import Wanted
+    from moeprof.projector.request.config import Request
+    from moeprof.projector.setting import Setting
+    from moeprof.reports.memory.document import CompiledInfo
 
 # name -> one line for the help; the command is moeprof/cli/memory/<name>.py's `command`.
 COMMANDS = {
@@ -109,22 +117,29 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from moeprof.cli.memory.answer import answer, calibrated, compiled, of_bundled, projecting
-    from moeprof.cli.memory.setting import as_usage, wanted
-    from moeprof.reports.memory.document import to_json
+    from moeprof.projector.answer import Projecting, answer
+    from moeprof.projector.memory import project
+    from moeprof.projector.request import as_usage, wanted
+    from moeprof.projector.request.config import Request
+    from moeprof.reports.memory.document import document_of, to_json
 
     if html is not None:
         inputs = [Path(str(read)) for read in (run, options["model"]) if read]
         refuse_other_than_a_page(html, "--html", inputs)
-    described = RunOptions(**options)  # type: ignore[arg-type]
-    asked = wanted(of_bundled(described) if is_compiled else described)
+    request = Request(**options)  # type: ignore[arg-type]
+    asked = wanted(_of_bundled(request) if is_compiled else request)
     if run is not None:
-        calibrated(asked, run, correction, as_json=as_json)
+        _calibrate(asked, run, correction, as_json=as_json)
         return
-    compiling = compiled if is_compiled else None
-    correcting = projecting(correction)
+    projecting: Projecting = project
+    if correction is not None:
+        from moeprof.projector.correction import correcting
+
+        projecting = correcting(project, correction)
     with as_usage():  # what cannot be projected was asked for by an option
-        document = answer(asked, detail, _arguments(), correcting, compiling)
+        found = answer(asked, detail, projecting)
+        plan = _compiled(found.shown.breakdown.setting) if is_compiled else None
+        document = document_of(found, _arguments(), plan)
     if html is not None:
         from moeprof.reports.memory.page import write_page
 
@@ -155,3 +170,77 @@ def _arguments() -> list[str]:
             kept.append(given[place])
         place += 1
     return kept
+
+
+# ``--compile``: the compiler's own plan of a cell, beside the closed form.
+
+BUNDLED = "bundled"
+
+
+def _of_bundled(request: Request) -> Request:
+    """The request with the bundled model's framework: its step is what is compiled.
+
+    Raises:
+        SelectionError: another framework is asked for.
+    """
+    if request.framework not in (None, BUNDLED):
+        raise SelectionError(
+            f"--compile: compiles the bundled model's step, so expected --world {BUNDLED}, found "
+            f"{request.framework!r}. Another program is compiled by "
+            "moeprof.projector.compiled.plan."
+        )
+    return replace(request, framework=BUNDLED)
+
+
+def _compiled(setting: Setting) -> CompiledInfo:
+    """Compile the step of a setting for its hardware, which need not be there.
+
+    Raises:
+        MoeprofError: the compiler is not installed, cannot be had for the hardware, or fails.
+    """
+    from moeprof.projector.compiled.bundled import compile_bundled
+    from moeprof.reports.memory.document import compiled_info
+
+    with working("compiling the step"):
+        return compiled_info(compile_bundled(setting))
+
+
+# ``--calibrate``: a projection beside a run, and what follows.
+
+
+def _calibrate(wanted: Wanted, run: Path, correction: Path | None, *, as_json: bool) -> None:
+    """Print the projection beside the run; store its factor where a file is given.
+
+    Raises:
+        SelectionError: several strategies or batches are asked for, or none.
+        SpecError: the run does not match, so that there is nothing to store.
+        TraceError: the run cannot be read.
+    """
+    from moeprof.projector.calibrate import calibrate, measured
+    from moeprof.projector.correction import store
+    from moeprof.projector.memory import project
+    from moeprof.reports.memory.calibration import (
+        build_calibration,
+        calibration_json,
+        calibration_text,
+    )
+
+    if len(wanted.strategies) != 1 or len(wanted.batches) != 1:
+        raise SelectionError(
+            "--calibrate: expected the run's own --strategy and --pdbs, one each, found "
+            f"{len(wanted.strategies)} strategies and {len(wanted.batches) or 'no'} pdbs."
+        )
+    (strategy,), (pdbs,) = wanted.strategies, wanted.batches
+    breakdown = project(replace(wanted.setting, strategy=strategy, pdbs=pdbs))
+    with working("reading the run"):
+        found = calibrate(breakdown, measured(run))
+    document = build_calibration(found)
+    if as_json:
+        click.echo(calibration_json(document))
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(calibration_text(document), soft_wrap=True)
+    if correction is not None:
+        store(correction, found)
+        click.echo(f"moeprof: correction stored in {correction}", err=True)

@@ -7,7 +7,6 @@ and the answer says which did.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import click
@@ -59,9 +58,10 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
      "Layers of a stage that are recomputed as --remat says. Default: all."}),
     (("--deepep-sms",), {"type": click.IntRange(1), "help":
      "Multiprocessors that DeepEP takes. Default: 20 on NVIDIA, else 64."}),
-    (("--world",), {"metavar": "NAME", "help": "Whose program: maxtext, bundled or megatron."}),
+    (("--framework", "--world", "framework"), {"metavar": "NAME", "help":
+     "Whose program: maxtext, bundled or megatron."}),
     (("--maxtext-build",), {"metavar": "NAME", "help":
-        "Whose MaxText: rocm-26.2 (AMD's container) or 0.2.5 (the release)."}),
+        "Which MaxText: 0.2.5 (the release, default on NVIDIA) or rocm-26.2 (AMD's container)."}),
     (("--schedule",), {"metavar": "NAME", "help": "Order of work of the pipeline."}),
     (("--microbatches",), {"type": click.IntRange(1), "help": "Microbatches of a step."}),
     (("--layers-per-stage",), {"metavar": "N,…", "help": "Layers of each stage, where uneven."}),
@@ -71,50 +71,8 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """What was said about the run; None and empty: nothing."""
-
-    model: str | None
-    hardware: str | None
-    devices: int | None
-    ep: int | None
-    fsdp: int | None
-    tp: int | None
-    pp: int | None
-    vpp: int | None
-    cp: int | None
-    dp: int | None
-    etp: int | None
-    seq: str | None
-    pdbs: str | None
-    global_batch: int | None
-    strategy: tuple[str, ...]
-    remat: str | None
-    weight_dtype: str | None
-    master_dtype: str | None
-    moment_dtype: str | None
-    grad_dtype: str | None
-    optimizer: str | None
-    mem_fraction: float | None
-    overload: float | None
-    ragged_buffer_factor: float | None
-    vocab_tiling: int | None
-    fused_loss: bool | None
-    sequence_parallel: bool | None
-    recomputed_layers: int | None
-    deepep_sms: int | None
-    world: str | None
-    schedule: str | None
-    microbatches: int | None
-    layers_per_stage: str | None
-    offload: tuple[str, ...]
-    attention: str | None
-    maxtext_build: str | None
-
-
 def describes_a_run(command: _Function) -> _Function:
-    """Add the options of `RunOptions`; they arrive by the names of its fields."""
+    """Add the options of a `Request`; they arrive by the names of its fields."""
     for names, settings in reversed(_OPTIONS):
         command = click.option(*names, **settings)(command)  # type: ignore[arg-type]
     return command

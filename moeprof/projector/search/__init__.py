@@ -21,7 +21,7 @@ from moeprof.projector.batches import Fit, fit, largest_batches
 from moeprof.projector.search.space import RULES, Space, broken_rule, plans
 from moeprof.projector.setting import Degrees, Setting
 from moeprof.projector.step_time import step_seconds, tokens_per_s_per_device
-from moeprof.projector.step_time.ground import PLAIN, Tuning
+from moeprof.projector.step_time.rates import PLAIN, Tuning
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import Strategy
 from moeprof.tell import Tell, unheard

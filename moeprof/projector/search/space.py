@@ -34,7 +34,7 @@ _MOST_DOUBLINGS = 5
 class Space:
     """What is searched.
 
-    ``base`` gives all that plans share: model, hardware, sequence, world, precision. ``allowed``
+    ``base`` gives all that plans share: model, hardware, sequence, framework, formats. ``allowed``
     limits degrees by name. ``global_batch`` sequences make a step, cut into microbatches of 1, 2,
     4, 8 or 16 sequences, or without a pipeline of all that a device has; without it each plan takes
     ``pdbs``, or the largest that fits, and two microbatches per stage (one without a pipeline).
@@ -52,9 +52,9 @@ class Space:
     leaves_room: bool = False
 
     @property
-    def is_megatron(self) -> bool:
+    def folds_experts(self) -> bool:
         """Whether experts lie inside the other degrees."""
-        return self.base.world == "megatron"
+        return self.base.program.folds_experts
 
 
 def plans(space: Space) -> Degrees:
@@ -67,7 +67,7 @@ def _plans(space: Space) -> Iterator[tuple[int, ...]]:
     sequence = space.base.sequence or 0
     for mesh in _meshes(space):
         data, fsdp, expert, tensor, _, pipeline = mesh
-        shards = data * fsdp * (1 if space.is_megatron else expert)
+        shards = data * fsdp * (1 if space.folds_experts else expert)
         batches = list(_batches(space, shards, pipeline))
         for expert_tensor in _kept(space, "expert_tensor", _expert_tensors(space, tensor)):
             for virtual in _kept(space, "virtual", _chunks(space, pipeline)):
@@ -89,7 +89,7 @@ def _meshes(space: Space) -> Iterator[tuple[int, ...]]:
 
 
 def _replicas(space: Space, rest: int, stage: int) -> Iterator[tuple[int, int, int]]:
-    if space.is_megatron:
+    if space.folds_experts:
         if _is_kept(space, "data", rest):
             experts = divisors(stage) if space.base.model.experts else (1,)
             for expert in _kept(space, "expert", experts):
@@ -105,7 +105,7 @@ def _replicas(space: Space, rest: int, stage: int) -> Iterator[tuple[int, int, i
 
 def _expert_tensors(space: Space, tensor: int) -> tuple[int, ...]:
     """In JAX tensor parallelism splits experts too, whatever the plan calls it."""
-    return divisors(tensor) if space.is_megatron and space.base.model.experts else (1,)
+    return divisors(tensor) if space.folds_experts and space.base.model.experts else (1,)
 
 
 def _chunks(space: Space, pipeline: int) -> tuple[int, ...]:
@@ -180,7 +180,7 @@ def _experts(space: Space, degrees: Degrees) -> Mask:
 
 def _folding(space: Space, degrees: Degrees) -> Mask:
     expert = np.asarray(degrees.expert)
-    if not space.is_megatron:
+    if not space.folds_experts:
         return np.zeros(expert.shape, dtype=np.bool_)
     inside = degrees.data * degrees.fsdp * degrees.tensor * degrees.context
     return np.asarray(inside % (expert * degrees.expert_tensor) != 0)
@@ -229,15 +229,15 @@ def _grouped(space: Space, degrees: Degrees) -> Mask:
 
 
 def _context(space: Space, degrees: Degrees) -> Mask:
-    """Megatron-LM cuts a sequence into 2 · CP pieces."""
+    """Megatron-LM, for one, cuts a sequence into 2 · CP pieces."""
     context = np.asarray(degrees.context)
-    pieces = context * (2 if space.is_megatron else 1)
+    pieces = context * space.base.program.sequence_pieces
     return np.asarray((context > 1) & (np.asarray(degrees.sequence) % pieces != 0))
 
 
 def _batch(space: Space, degrees: Degrees) -> Mask:
     shards = np.asarray(degrees.data * degrees.fsdp)
-    if not space.is_megatron:
+    if not space.folds_experts:
         shards = shards * degrees.expert
     if space.global_batch is None:
         return np.zeros(shards.shape, dtype=np.bool_)

@@ -41,7 +41,8 @@ from moeprof.projector.step_time.beside_layers import (
     update_row,
 )
 from moeprof.projector.step_time.flops import LayerKind, model_flops_per_token
-from moeprof.projector.step_time.ground import (
+from moeprof.projector.step_time.layer_time import head_parts, layer_parts, recomputed
+from moeprof.projector.step_time.rates import (
     PLAIN,
     SYNCS,
     Band,
@@ -52,7 +53,6 @@ from moeprof.projector.step_time.ground import (
     ground_of,
     total_s,
 )
-from moeprof.projector.step_time.layer_time import head_parts, layer_parts, recomputed
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ _KERNELS = {"dense": 30, "moe": 60}
 
 def host_row_list(ground: Ground, kind: LayerKind, device_s: Real) -> list[TimeRow]:
     """Waits and launches of one layer and microbatch; none in JAX."""
-    if ground.setting.world != "megatron":
+    if not ground.setting.program.launches_each_kernel:
         return []
     again = ground.again * recomputed(ground.setting.plan.remat, "norms")
     launches = _KERNELS[kind] * (3 + again) * LAUNCH_S

@@ -19,8 +19,14 @@ from moeprof.projector.setting import Count, Real
 from moeprof.projector.shares import StageLoad
 from moeprof.projector.state import gradient_dtype
 from moeprof.projector.step_time.flops import LayerKind, matrices
-from moeprof.projector.step_time.ground import Ground, TimeRow, memory_bytes_per_s
-from moeprof.projector.step_time.rates import gather_s, item_bytes, slower
+from moeprof.projector.step_time.rates import (
+    Ground,
+    TimeRow,
+    gather_s,
+    item_bytes,
+    memory_bytes_per_s,
+    slower,
+)
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.schedule import SINGLE, Schedule
 
@@ -43,7 +49,7 @@ def layer_weights(ground: Ground, kind: LayerKind) -> Weights:
     """Elements of one layer's matrices."""
     model, degrees = ground.setting.model, ground.degrees
     routed = model.experts * model.feedforward_matrices * model.hidden * model.moe_ffn
-    is_folded = ground.setting.world == "megatron"
+    is_folded = ground.setting.program.folds_experts
     split = degrees.expert_tensor if is_folded else degrees.tensor
     others = sum(matrices(model, kind)) / np.asarray(degrees.tensor)
     return Weights(routed / np.asarray(split) if kind == "moe" else 0.0, others)
@@ -56,11 +62,11 @@ def head_weights(ground: Ground) -> Weights:
 
 
 def gather_row(ground: Ground, weights: Weights, compute_s: Real) -> TimeRow:
-    """FSDP traffic of one layer and microbatch; nothing where the world keeps weights whole."""
+    """FSDP traffic of one layer and microbatch; nothing where weights stay whole."""
     setting, links = ground.setting, ground.links
     item = item_bytes(setting)
     seconds: Real = 0.0
-    if setting.world != "megatron":
+    if setting.program.gathers_weights:
         groups = ground.groups
         local = weights.experts / np.asarray(ground.degrees.expert) * item
         once = gather_s(local, groups.expert_weights, links)
@@ -84,7 +90,7 @@ def replica_row(ground: Ground, load: StageLoad, microbatch_s: Real) -> TimeRow:
     setting, links, groups = ground.setting, ground.links, ground.groups
     held = _held(ground, load)
     gradient = DTYPE_BYTES[gradient_dtype(setting)]
-    if setting.world == "megatron":
+    if not setting.program.gathers_weights:
         moved = gradient + item_bytes(setting)
         seconds = gather_s(held.experts * moved, groups.expert_weights, links)
         seconds = seconds + gather_s(held.others * moved, groups.other_weights, links)
@@ -116,7 +122,7 @@ def update_row(ground: Ground, load: StageLoad) -> TimeRow:
     gradient = DTYPE_BYTES[gradient_dtype(ground.setting)]
     per_element = 2 * (state + DTYPE_BYTES[precision.weights]) + gradient
     held = _held(ground, load)
-    if ground.setting.world == "megatron":
+    if not ground.setting.program.gathers_weights:
         groups = ground.groups
         elements = held.experts / np.asarray(groups.expert_weights.size)
         elements = elements + held.others / np.asarray(groups.other_weights.size)
@@ -139,7 +145,7 @@ def _held(ground: Ground, load: StageLoad) -> Weights:
     ends = head_weights(ground).others
     experts = load.moe * moe.experts / np.asarray(ground.degrees.expert)
     others = load.dense * dense.others + load.moe * moe.others + load.heads * ends
-    if ground.setting.world == "megatron":
+    if not ground.setting.program.gathers_weights:
         return Weights(experts, others)
     split = np.asarray(ground.degrees.fsdp * ground.degrees.context)
     return Weights(experts / split, others / (split * ground.degrees.expert))

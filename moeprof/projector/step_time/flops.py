@@ -191,7 +191,7 @@ def _core(setting: Setting, degrees: Degrees, tokens: Real) -> Work:
     linear = (1 - softmax) * _linear(model)
     rows = 2 * model.heads * (query + value)
     memory = item_bytes(setting) * rows * tokens / degrees.tensor
-    if setting.attention == "flash" and setting.world != "bundled":
+    if setting.attention == "flash" and setting.program.has_flash_attention:
         flops = (pairs * (query + value) + linear) * tokens / degrees.tensor
         formula = "tokens · sequence · heads · (query + value dim) / tensor, causal"
         return Work(*_CORE, "attention", flops, memory, _FLASH_BACKWARD, formula)

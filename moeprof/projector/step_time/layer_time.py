@@ -23,12 +23,14 @@ from moeprof.projector.step_time.flops import (
     kept_key_width,
     layer_work,
 )
-from moeprof.projector.step_time.ground import Ground, TimeRow, memory_bytes_per_s
 from moeprof.projector.step_time.rates import (
+    Ground,
     Links,
+    TimeRow,
     all_to_all_s,
     gather_s,
     item_bytes,
+    memory_bytes_per_s,
     peak_flops_per_s,
     slower,
 )

@@ -57,7 +57,7 @@ def _setting(strategy, **changes) -> Setting:
         "hardware": load_hardware("h100_sxm"),
         "sequence": 512,
         "pdbs": pdbs,
-        "world": "bundled",
+        "framework": "bundled",
     }
     return Setting(**{**values, **changes})
 

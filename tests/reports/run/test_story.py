@@ -8,8 +8,8 @@ from moeprof.reports.parts import phrases
 from moeprof.reports.run import words as run_words
 from moeprof.reports.run.document import build
 from moeprof.reports.run.page import page_view
-from moeprof.reports.run.sentences import comparison_sentence
 from moeprof.reports.run.terminal import overview
+from moeprof.reports.run.words import comparison_sentence
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Schema
 

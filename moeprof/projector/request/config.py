@@ -1,15 +1,15 @@
-"""Question: what does a model's configuration say about the run, where no option does?
+"""Question: what can be said about a run, and what does its model's configuration say of it?
 
-The keys are MaxText's (configs/base.yml) and Hugging Face's ``torch_dtype``.
+A `Request` is what was asked for; where it says nothing a configuration may. The keys are MaxText's
+(configs/base.yml) and Hugging Face's ``torch_dtype``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from moeprof.cli.memory.options import RunOptions
 from moeprof.errors import SpecError
 from moeprof.specs import DTYPE_BYTES, check_dtype
 from moeprof.specs.remat import OFFLOADING, POLICIES
@@ -25,8 +25,54 @@ _LEVELS = ("ici", "dcn")
 _WHOLE_SCORES = "dot_product"
 
 
-def with_config(options: RunOptions, loaded: LoadedModel) -> tuple[RunOptions, list[str]]:
-    """The options with what the configuration says filled in, and sentences on both.
+@dataclass(frozen=True)
+class Request:
+    """What was said about a run, by the names of the command's options; None and empty: nothing.
+
+    ``framework``: whose program. ``seq`` may be ``unknown``; ``pdbs`` is a list with commas, or
+    ``auto``. Others are as their options in ``moeprof memory --help``.
+    """
+
+    model: str | None = None
+    hardware: str | None = None
+    devices: int | None = None
+    ep: int | None = None
+    fsdp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    cp: int | None = None
+    dp: int | None = None
+    etp: int | None = None
+    seq: str | None = None
+    pdbs: str | None = None
+    global_batch: int | None = None
+    strategy: tuple[str, ...] = ()
+    remat: str | None = None
+    weight_dtype: str | None = None
+    master_dtype: str | None = None
+    moment_dtype: str | None = None
+    grad_dtype: str | None = None
+    optimizer: str | None = None
+    mem_fraction: float | None = None
+    overload: float | None = None
+    ragged_buffer_factor: float | None = None
+    vocab_tiling: int | None = None
+    fused_loss: bool | None = None
+    sequence_parallel: bool | None = None
+    recomputed_layers: int | None = None
+    deepep_sms: int | None = None
+    framework: str | None = None
+    schedule: str | None = None
+    microbatches: int | None = None
+    layers_per_stage: str | None = None
+    offload: tuple[str, ...] = ()
+    attention: str | None = None
+    maxtext_build: str | None = None
+
+
+def with_config(request: Request, loaded: LoadedModel) -> tuple[Request, tuple[str, ...]]:
+    """The request with what the configuration says filled in, and sentences on both.
 
     Raises:
         SpecError: a value of the configuration cannot be.
@@ -35,8 +81,8 @@ def with_config(options: RunOptions, loaded: LoadedModel) -> tuple[RunOptions, l
     found = {**_read(given, loaded.origin), **_axes(given, loaded.origin)}
     taken, beaten, values = [], [], {}
     for field, (key, value) in found.items():
-        asked = getattr(options, field)
-        if value == -1 and options.devices is None and asked is None:
+        asked = getattr(request, field)
+        if value == -1 and request.devices is None and asked is None:
             beaten.append(f"{key} is -1, what is left: 1, as --devices says no number.")
         elif asked in (None, ()):
             values[field] = value
@@ -48,13 +94,13 @@ def with_config(options: RunOptions, loaded: LoadedModel) -> tuple[RunOptions, l
                 f"{loaded.origin}."
             )
     said = [f"From {loaded.origin}: {', '.join(taken)}."] if taken else []
-    filled = replace(options, **values)  # type: ignore[arg-type]
-    dropped = [*_not_understood(given, options, loaded.origin), *_chunks(given, filled)]
-    return filled, [*said, *beaten, *_left_out(given, loaded.origin), *dropped]
+    filled = replace(request, **values)  # type: ignore[arg-type]
+    dropped = (*_not_understood(given, request, loaded.origin), *_chunks(given, filled))
+    return filled, (*said, *beaten, *_left_out(given, loaded.origin), *dropped)
 
 
 def _read(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, object]]:
-    """Field of `RunOptions` → the key that says it and its value."""
+    """Field of `Request` → the key that says it and its value."""
     found: dict[str, tuple[str, object]] = {}
     for key, (field, convert) in _KEYS.items():
         if given.get(key) not in (None, ""):
@@ -91,26 +137,26 @@ def _left_out(given: Mapping[str, object], origin: str) -> list[str]:
     return [f"Not projected, of {origin}: {', '.join(used)}."] if used else []
 
 
-def _not_understood(given: Mapping[str, object], options: RunOptions, origin: str) -> list[str]:
+def _not_understood(given: Mapping[str, object], request: Request, origin: str) -> list[str]:
     """Names that are read and stand for nothing a projection knows, where no option says better."""
     return [
         f"{key} {given[key]} of {origin} is not known here, so it is not taken: give "
         f"--{field.replace('_', '-')}."
         for key, field in _NAMED.items()
         if given.get(key) not in (None, "", "default")
-        and getattr(options, field) is None
+        and getattr(request, field) is None
         and _KEYS[key][1](given[key], key) is None
     ]
 
 
-def _chunks(given: Mapping[str, object], options: RunOptions) -> list[str]:
+def _chunks(given: Mapping[str, object], request: Request) -> list[str]:
     """MaxText makes as many repeats as the layers of a stage leave; a projection is told them."""
     layers = given.get("num_layers_per_pipeline_stage")
-    if layers is None or options.vpp is not None or options.pp in (None, 1):
+    if layers is None or request.vpp is not None or request.pp in (None, 1):
         return []
     return [
         f"num_layers_per_pipeline_stage {layers}: MaxText repeats its stages layers / "
-        f"({options.pp} × {layers}) times; not taken, give --vpp."
+        f"({request.pp} × {layers}) times; not taken, give --vpp."
     ]
 
 
@@ -188,4 +234,4 @@ _KEYS: dict[str, tuple[str, Callable[[object, str], object]]] = {
 }
 
 _NAMED = {"remat_policy": "remat", "opt_type": "optimizer"}
-"""Keys whose values are names, and the fields of `RunOptions` that take them."""
+"""Keys whose values are names, and the fields of `Request` that take them."""

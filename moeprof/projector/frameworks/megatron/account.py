@@ -1,7 +1,6 @@
 """Question: what does a run of Megatron-LM, or of Primus on top of it, hold in memory?
 
-`stages_of`, `stage_breakdown` and `notes_on` are what `moeprof.projector.memory` asks of a world. A
-stage holds its weights and optimizer, what it keeps of its chunks of layers, and what lies beside
+A stage holds its weights and optimizer, what it keeps of its chunks of layers, and what lies beside
 PyTorch's memory. With V-shaped schedules a token comes back the way it went: the first stage has
 the head. PyTorch allocates what arrives, so an even routing is assumed unless ``overload`` says
 otherwise.
@@ -15,9 +14,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from moeprof.errors import SpecError
-from moeprof.projector.accounts.megatron.layer import known
-from moeprof.projector.accounts.megatron.peaks import peaks_of, unknown_peak
-from moeprof.projector.accounts.megatron.ranks import Sizes, devices_of, sizes_of, state_rows, times
 from moeprof.projector.breakdown import (
     MemoryBreakdown,
     Peak,
@@ -27,8 +23,17 @@ from moeprof.projector.breakdown import (
     total,
     whole,
 )
+from moeprof.projector.frameworks.megatron.layer import known
+from moeprof.projector.frameworks.megatron.peaks import peaks_of, unknown_peak
+from moeprof.projector.frameworks.megatron.ranks import (
+    Sizes,
+    devices_of,
+    sizes_of,
+    state_rows,
+    times,
+)
 from moeprof.projector.outside import deepep_rows, reserve_rows
-from moeprof.projector.setting import Amount, Count, Degrees, Precision, Setting, linear_layers_note
+from moeprof.projector.setting import Amount, Count, Degrees, Setting, linear_layers_note
 from moeprof.specs.model import GqaSpec, ModelSpec
 from moeprof.specs.schedule import Schedule
 from moeprof.specs.schedule_order import in_flight_by_chunk
@@ -39,16 +44,6 @@ from moeprof.specs.stages import (
     stages_of_layout,
     whole_stages,
 )
-
-MIXED_PRECISION = Precision(
-    compute="bfloat16",
-    weights="bfloat16",
-    master="float32",
-    first_moment="float32",
-    second_moment="float32",
-    gradients="float32",
-)
-"""``--bf16`` of Megatron-LM: float32 gradients, master weights and moments."""
 
 
 def stages_of(setting: Setting, pipeline: int, virtual: int) -> tuple[StageLayers, ...]:
@@ -173,7 +168,7 @@ def _ranks(degrees: Degrees) -> Count:
     return data + degrees.tensor + degrees.pipeline + degrees.expert + expert_data
 
 
-# What a projection of this world assumed, and what it cannot know.
+# What a projection assumed, and what it cannot know.
 
 
 def notes_on(breakdown: MemoryBreakdown) -> tuple[str, ...]:

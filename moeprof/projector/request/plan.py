@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from moeprof.cli.memory.options import RunOptions
 from moeprof.errors import SpecError
 from moeprof.projector.batches import BOUND
+from moeprof.projector.framework import Framework
+from moeprof.projector.request.config import Request
 from moeprof.specs.model import ModelSpec
-from moeprof.specs.plan import AXES, ParallelPlan
-from moeprof.specs.plan_checks import Batch, check_megatron_plan, check_plan, plan_remarks
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.plan_checks import Batch, plan_remarks
 from moeprof.specs.remat import Remat
 
-MEGATRON = "megatron"
 _FIELDS = {
     "dp": "data",
     "fsdp": "fsdp",
@@ -31,48 +32,56 @@ _FIELDS = {
 }
 
 
-def plan_of(options: RunOptions, taken: list[str], said: list[str]) -> ParallelPlan:
-    """The plan, not yet checked against the model; what was filled in is appended to ``said``.
+@dataclass(frozen=True)
+class Told:
+    """What is told of a request: what was ``taken`` where nothing was given, and sentences."""
+
+    taken: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+
+    def __add__(self, more: Told) -> Told:
+        """Both, in order."""
+        return Told((*self.taken, *more.taken), (*self.said, *more.said))
+
+
+def plan_of(request: Request, program: Framework) -> tuple[ParallelPlan, Told]:
+    """The plan, not yet checked against the model, and what was filled in.
 
     Raises:
         SpecError: degrees do not fit each other or the devices.
     """
-    is_megatron = options.world == MEGATRON
-    given = {name: getattr(options, name) for name in _FIELDS}
-    open_name = _open_name(given, options)
+    given = {name: getattr(request, name) for name in _FIELDS}
+    open_name = _open_name(given, request)
     known = {name: 1 if degree in (None, -1) else degree for name, degree in given.items()}
-    # In Megatron-LM experts lie inside the other degrees.
-    factors = {n: d for n, d in known.items() if not (is_megatron and n == "ep")}
-    if options.devices is not None:
-        name = open_name or _free(given, options)
+    factors = {n: d for n, d in known.items() if not (program.folds_experts and n == "ep")}
+    told = Told()
+    if request.devices is not None:
+        name = open_name or next((n for n in program.open_degrees if given[n] is None), None)
         if name is not None:
-            known[name] = _left(name, factors, options.devices, open_name is not None)
-            said.append(f"--{name} is {known[name]}: what is left of {options.devices} devices.")
-    elif is_megatron and given["dp"] is None:
-        known["dp"] = _replicas_for_experts(known, options.etp or 1)
-        taken.append(f"dp {known['dp']}")
+            known[name] = _left(name, factors, request.devices, open_name is not None)
+            left = f"--{name} is {known[name]}: what is left of {request.devices} devices."
+            told = Told(said=(left,))
+    elif program.folds_experts and given["dp"] is None:
+        known["dp"] = _replicas_for_experts(known, request.etp or 1)
+        told = Told(taken=(f"dp {known['dp']}",))
     elif not any(given.values()):
-        taken.append("1 device")
-    return ParallelPlan(
+        told = Told(taken=("1 device",))
+    plan = ParallelPlan(
         **{field: known[name] for name, field in _FIELDS.items()},
-        expert_tensor=options.etp or 1,
-        virtual=options.vpp or 1,
-        remat=Remat(options.remat or "full"),
+        expert_tensor=request.etp or 1,
+        virtual=request.vpp or 1,
+        remat=Remat(request.remat or "full"),
     )
+    return plan, told
 
 
-def check(options: RunOptions, plan: ParallelPlan, model: ModelSpec, batch: Batch) -> list[str]:
-    """Check a plan against model, devices and batch; sentences on what is legal and may surprise.
-
-    Raises:
-        SpecError: all complaints at once.
-    """
-    checks = check_megatron_plan if options.world == MEGATRON else check_plan
-    checks(plan, model, options.devices, batch)
-    return [f"{remark[0].upper()}{remark[1:]}." for remark in plan_remarks(plan, model, batch)]
+def remarks_on(plan: ParallelPlan, model: ModelSpec, batch: Batch) -> tuple[str, ...]:
+    """Sentences on what is legal and may surprise."""
+    remarks = plan_remarks(plan, model, batch)
+    return tuple(f"{remark[0].upper()}{remark[1:]}." for remark in remarks)
 
 
-def _open_name(given: Mapping[str, int | None], options: RunOptions) -> str | None:
+def _open_name(given: Mapping[str, int | None], request: Request) -> str | None:
     """The degree that takes what is left, if one is -1."""
     zero = next((name for name, degree in given.items() if degree == 0), None)
     if zero:
@@ -82,7 +91,7 @@ def _open_name(given: Mapping[str, int | None], options: RunOptions) -> str | No
         raise SpecError(
             f"plan: only one degree may be -1, found {' and '.join(f'--{n}' for n in names)}."
         )
-    if names and options.devices is None:
+    if names and request.devices is None:
         raise SpecError(
             f"--{names[0]} -1 takes what is left of the devices: say how many with --devices."
         )
@@ -93,12 +102,6 @@ def _replicas_for_experts(known: Mapping[str, int], expert_tensor: int) -> int:
     """Data parallelism that experts need in Megatron-LM: EP · ETP lies inside TP · CP · DP."""
     spread = known["ep"] * expert_tensor
     return max(1, spread // math.gcd(spread, known["tp"] * known["cp"] * known["fsdp"]))
-
-
-def _free(given: Mapping[str, int | None], options: RunOptions) -> str | None:
-    """The degree that is not said and takes what is left: fsdp, else dp; Megatron: dp."""
-    order = ("dp",) if options.world == MEGATRON else ("fsdp", "dp")
-    return next((name for name in order if given[name] is None), None)
 
 
 def _left(name: str, known: dict[str, int], devices: int, is_asked: bool) -> int:
@@ -124,42 +127,38 @@ class Load(NamedTuple):
 
 
 def load_of(
-    options: RunOptions,
-    plan: ParallelPlan,
-    sequence: int | None,
-    taken: list[str],
-    said: list[str],
-) -> Load:
-    """The batch of a run; what was filled in is appended to ``taken`` and ``said``.
+    request: Request, program: Framework, plan: ParallelPlan, sequence: int | None
+) -> tuple[Load, Told]:
+    """The batch of a run, and what was filled in.
 
     Raises:
         SpecError: numbers are no numbers, or contradict each other.
     """
-    pdbs = _asked(options)
-    shards = plan.degree(("data", "fsdp") if options.world == MEGATRON else AXES)
-    per_device = _per_device(options, shards)
-    microbatches = _microbatches(options, plan, per_device, pdbs, taken)
+    pdbs = _asked(request)
+    shards = plan.degree(program.batch_axes)
+    per_device = _per_device(request, shards)
+    microbatches, told = _microbatches(request, plan, per_device, pdbs)
     batch = Batch(
         sequence=sequence,
         microbatches=microbatches,
         device_batch=per_device,
-        global_batch=options.global_batch,
-        schedule=_schedule(options, plan),
-        layers_per_stage=_layers(options),
+        global_batch=request.global_batch,
+        schedule=request.schedule or program.schedules[plan.virtual > 1],
+        layers_per_stage=_layers(request),
     )
     if per_device is None:
-        return Load(batch, pdbs)
+        return Load(batch, pdbs), told
     each = (per_device // microbatches,)
     if pdbs and each != pdbs:
         raise SpecError(
-            f"--global-batch {options.global_batch} is pdbs {each[0]} on {shards} batch shards × "
-            f"{microbatches} microbatches, found --pdbs {options.pdbs}. Give one of them."
+            f"--global-batch {request.global_batch} is pdbs {each[0]} on {shards} batch shards × "
+            f"{microbatches} microbatches, found --pdbs {request.pdbs}. Give one of them."
         )
-    said.append(
-        f"Global batch {options.global_batch} is pdbs {each[0]} on {shards} batch shards × "
+    is_pdbs = (
+        f"Global batch {request.global_batch} is pdbs {each[0]} on {shards} batch shards × "
         f"{microbatches} microbatch{'es' if microbatches > 1 else ''}."
     )
-    return Load(batch, each)
+    return Load(batch, each), told + Told(said=(is_pdbs,))
 
 
 def read_counts(option: str, text: str, how: str = "some, such as 4,8") -> tuple[int, ...]:
@@ -174,49 +173,36 @@ def read_counts(option: str, text: str, how: str = "some, such as 4,8") -> tuple
     return tuple(int(part) for part in parts)
 
 
-def _asked(options: RunOptions) -> tuple[int, ...]:
-    if options.pdbs in (None, AUTO):
+def _asked(request: Request) -> tuple[int, ...]:
+    if request.pdbs in (None, AUTO):
         return ()
-    found = read_counts("--pdbs", str(options.pdbs), "4,8 or auto")
+    found = read_counts("--pdbs", str(request.pdbs), "4,8 or auto")
     if max(found) > BOUND:
         raise SpecError(f"--pdbs: expected at most {BOUND}, found {max(found)}.")
     return found
 
 
-def _per_device(options: RunOptions, shards: int) -> int | None:
+def _per_device(request: Request, shards: int) -> int | None:
     """Sequences of a step per device; at least 1 where they cannot be split evenly."""
-    return None if options.global_batch is None else max(1, options.global_batch // shards)
+    return None if request.global_batch is None else max(1, request.global_batch // shards)
 
 
 def _microbatches(
-    options: RunOptions,
-    plan: ParallelPlan,
-    per_device: int | None,
-    pdbs: tuple[int, ...],
-    taken: list[str],
-) -> int:
+    request: Request, plan: ParallelPlan, per_device: int | None, pdbs: tuple[int, ...]
+) -> tuple[int, Told]:
     """As said; with a global batch what is left of it; for a pipeline two per stage."""
-    if options.microbatches is not None:
-        return options.microbatches
+    if request.microbatches is not None:
+        return request.microbatches, Told()
     if per_device is not None and len(pdbs) == 1 and per_device % pdbs[0] == 0:
-        return per_device // pdbs[0]
+        return per_device // pdbs[0], Told()
     if plan.pipeline == 1:
-        return 1
+        return 1, Told()
     if per_device is not None:
-        return per_device
-    taken.append(f"{2 * plan.pipeline} microbatches (two per stage)")
-    return 2 * plan.pipeline
+        return per_device, Told()
+    number = 2 * plan.pipeline
+    return number, Told(taken=(f"{number} microbatches (two per stage)",))
 
 
-def _schedule(options: RunOptions, plan: ParallelPlan) -> str:
-    """MaxText's pipeline is GPipe, or circular with several chunks; Megatron's is 1F1B."""
-    if options.schedule:
-        return options.schedule
-    is_megatron = options.world == MEGATRON
-    single, repeated = ("1f1b", "interleaved") if is_megatron else ("gpipe", "circular")
-    return repeated if plan.virtual > 1 else single
-
-
-def _layers(options: RunOptions) -> tuple[int, ...] | None:
-    text = options.layers_per_stage
+def _layers(request: Request) -> tuple[int, ...] | None:
+    text = request.layers_per_stage
     return None if text is None else read_counts("--layers-per-stage", text)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moeprof.projector.accounts import Live
+from moeprof.projector.frameworks.jax_step import Account, Batch
+from moeprof.projector.frameworks.live import Live
 from moeprof.projector.setting import Setting
 
 PEAKS = "peaks of steps compiled for H100: benchmarks/results/memory_grid.jsonl, fit half"
@@ -326,3 +327,26 @@ def kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
             _kept("layer weights, gathered", "W_dense", 1),
         )
     }
+
+
+def keeps_nothing(setting: Setting, name: str) -> bool:
+    """Whether nothing is kept of routed experts under a name.
+
+    The capacity path names none of its tensors (model/strategies/dense.py). With DeepEP routing
+    weights multiply before the down projection, so no gradient needs what it returns.
+    """
+    kind = setting.strategy.kind
+    return kind == "dense" or (name == "mlpwo" and kind == "sparse-gmm-deepep")
+
+
+ACCOUNT = Account(
+    moments=moments,
+    loss=loss,
+    update=update,
+    always=always,
+    kept_whole=kept_whole,
+    kept_unrolled=kept_unrolled,
+    batch=Batch(1, 1, "model/train.py, make_step"),
+    keeps_nothing=keeps_nothing,
+    counts_steps=True,
+)

@@ -1,29 +1,20 @@
 """Question: what does one device of a JAX training step hold: given, at each moment, outside?
 
-An account (`maxtext`, `maxtext_upstream`, `bundled`) lists live tensors per moment; to them come
-those of every step: gradients, what layers saved, gathered weights, the optimizer's update.
+An `Account` lists live tensors per moment; to them come those of every step: gradients, what layers
+saved, gathered weights, the optimizer's update.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from types import ModuleType
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from moeprof.projector.accounts import (
-    Extent,
-    Live,
-    bundled,
-    extent_of,
-    item_bytes,
-    live_row,
-    maxtext,
-    maxtext_upstream,
-)
 from moeprof.projector.breakdown import Peak, Row, StageBreakdown, product_row
+from moeprof.projector.frameworks.live import Extent, Live, extent_of, item_bytes, live_row
 from moeprof.projector.outside import outside_rows
-from moeprof.projector.setting import UPSTREAM, Amount, Degrees, Setting
+from moeprof.projector.setting import Amount, Degrees, Setting
 from moeprof.projector.shares import (
     microbatches_in_flight,
     runs_as_one_program,
@@ -34,22 +25,40 @@ from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter
 from moeprof.specs.stages import StageLayers, stage_parameters
 
-
-class Account(Protocol):
-    """What a program's account tells of its layers."""
-
-    def kept_whole(self, setting: Setting) -> Mapping[str, tuple[Live, ...]]:
-        """What a MoE and a dense layer keep where nothing is recomputed."""
-
-    def kept_unrolled(self, setting: Setting) -> Mapping[str, tuple[Live, ...]]:
-        """What is kept of a stack of one layer, where that is compiled without a loop.
-
-        The compiler then finds recomputation to be what it has computed already, and keeps it.
-        Empty where it may not.
-        """
+Lists: TypeAlias = Callable[[Setting], tuple[Live, ...]]
+ListsByName: TypeAlias = Callable[[Setting], Mapping[str, tuple[Live, ...]]]
 
 
-_ACCOUNTS: dict[str, ModuleType] = {"maxtext": maxtext, "bundled": bundled}
+@dataclass(frozen=True)
+class Batch:
+    """Arrays of tokens that a step is given: of int32, each as long as the sequence or longer."""
+
+    arrays: int
+    more_positions: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a program's account tells of its layers.
+
+    ``moments``: the lists by moment, without what layers saved. ``kept_whole``: what a MoE and a
+    dense layer keep where nothing is recomputed. ``kept_unrolled``: what is kept of a stack of one
+    layer, where that is compiled without a loop; the compiler then finds recomputation to be what
+    it has computed already, and keeps it. Empty where it may not. ``keeps_nothing``: whether
+    nothing is kept of routed experts under a name of a rematerialisation policy. ``counts_steps``:
+    a step counter is kept.
+    """
+
+    moments: ListsByName
+    loss: Lists
+    update: Lists
+    always: Lists
+    kept_whole: ListsByName
+    kept_unrolled: ListsByName
+    batch: Batch
+    keeps_nothing: Callable[[Setting, str], bool]
+    counts_steps: bool = False
 
 
 @functools.lru_cache(maxsize=512)
@@ -58,34 +67,29 @@ def held_by(model: ModelSpec, stage: StageLayers) -> tuple[Parameter, ...]:
     return stage_parameters(model, stage)
 
 
-def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> StageBreakdown:
-    """One stage of a pipeline (or the whole model) in MaxText or the bundled model.
+def stage_breakdown(
+    account: Account, setting: Setting, degrees: Degrees, stage: StageLayers
+) -> StageBreakdown:
+    """One stage of a pipeline, or the whole model, by a program's account.
 
     ``degrees`` may hold arrays, except for pipeline, virtual and microbatches.
     """
     held = held_by(setting.model, stage)
     extent = extent_of(setting, degrees, held)
-    args = (*state_rows(setting, degrees, held), *_inputs(setting, degrees))
-    apart = [live_row(one, extent, setting) for one in _account(setting).always(setting)]
+    args = (*state_rows(setting, degrees, held), *_inputs(account, setting, degrees))
+    apart = [live_row(one, extent, setting) for one in account.always(setting)]
     summed = (*_summed(setting, degrees, extent), *apart)  # the optimizer has the sum alone
-    saved = _saved(setting, degrees, extent, stage)
-    moments = _account(setting).moments(setting)
+    saved = _saved(account, setting, degrees, extent, stage)
     peaks = [
         Peak(name, (*summed, *saved, *(live_row(one, extent, setting) for one in lists)))
-        for name, lists in moments.items()
+        for name, lists in account.moments(setting).items()
         if _happens(name, stage)
     ]
     if stage.has_head:
-        peaks.append(Peak("loss", (*_loss(setting, degrees, extent), *saved, *summed)))
-    update = [live_row(one, extent, setting) for one in _account(setting).update(setting)]
+        peaks.append(Peak("loss", (*_loss(account, setting, degrees, extent), *saved, *summed)))
+    update = [live_row(one, extent, setting) for one in account.update(setting)]
     peaks.append(Peak("optimizer update", (*apart, *update)))
     return StageBreakdown(stage.stage, args, tuple(peaks), outside_rows(setting, degrees))
-
-
-def _account(setting: Setting) -> ModuleType:
-    if setting.world == "maxtext" and setting.maxtext_build == UPSTREAM:
-        return maxtext_upstream
-    return _ACCOUNTS[setting.world]
 
 
 def _happens(moment: str, stage: StageLayers) -> bool:
@@ -97,35 +101,27 @@ def _happens(moment: str, stage: StageLayers) -> bool:
     return True
 
 
-def _inputs(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
-    """Arrays of a batch that a step is given.
-
-    MaxText: five of int32 (tokens, targets, positions, two segmentations) that survive dead-code
-    elimination; the bundled model: one of S + 1 tokens.
-    """
+def _inputs(account: Account, setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
+    """Arrays of a batch that a step is given."""
+    batch, positions = account.batch, degrees.sequence
     dimensions: dict[str, Amount | None] = {
         "sequences": None if degrees.pdbs is None else degrees.pdbs * degrees.microbatches,
-        "positions": degrees.sequence,
+        "positions": None if positions is None else positions + batch.more_positions,
     }
-    count, source = 5, "AI-Hypercomputer/maxtext, train_step's batch"
-    if setting.world == "bundled":
-        count, source = 1, "model/train.py, make_step"
-        if degrees.sequence is not None:
-            dimensions["positions"] = degrees.sequence + 1
     counter = Row(
         "step counter", "args", "optimizer", 4, "one int32", "optax.adamw's count", "exact"
     )
     row = product_row(
         "batch of tokens",
-        count,
+        batch.arrays,
         dimensions,
         item_bytes("i32", setting),
         pool="args",
         kind="inputs",
-        source=source,
+        source=batch.source,
         confidence="high",
     )
-    return (row, counter) if setting.world == "bundled" else (row,)
+    return (row, counter) if account.counts_steps else (row,)
 
 
 def _summed(setting: Setting, degrees: Degrees, extent: Extent) -> tuple[Row, ...]:
@@ -138,10 +134,10 @@ def _summed(setting: Setting, degrees: Degrees, extent: Extent) -> tuple[Row, ..
 
 
 def _saved(
-    setting: Setting, degrees: Degrees, extent: Extent, stage: StageLayers
+    account: Account, setting: Setting, degrees: Degrees, extent: Extent, stage: StageLayers
 ) -> tuple[Row, ...]:
     in_flight = microbatches_in_flight(setting, degrees, stage.stage)
-    rows = saved_rows(setting, extent, stage, in_flight, _account(setting))
+    rows = saved_rows(account, setting, extent, stage, in_flight)
     if degrees.pipeline == 1:
         return rows
     source = "AI-Hypercomputer/maxtext, layers/pipeline.py: state_io, shift, circular storage"
@@ -151,14 +147,14 @@ def _saved(
     return (*rows, live_row(shifted, extent, setting))
 
 
-def _loss(setting: Setting, degrees: Degrees, extent: Extent) -> tuple[Row, ...]:
+def _loss(account: Account, setting: Setting, degrees: Degrees, extent: Extent) -> tuple[Row, ...]:
     """Where one program runs all stages, the loss of all microbatches is split over them."""
     times = 1.0
     if runs_as_one_program(setting) and degrees.pipeline != 1:
         times = int(degrees.microbatches) / stage_counts(degrees)[0]
     return tuple(
         live_row(one, extent, setting, times if "T" in one.symbols else 1)
-        for one in _account(setting).loss(setting)
+        for one in account.loss(setting)
     )
 
 
@@ -184,19 +180,15 @@ _FEEDFORWARD_NAMES: Mapping[str, tuple[str, str, str]] = {
 
 
 def saved_rows(
-    setting: Setting,
-    extent: Extent,
-    stage: StageLayers,
-    in_flight: float,
-    account: Account,
+    account: Account, setting: Setting, extent: Extent, stage: StageLayers, in_flight: float
 ) -> tuple[Row, ...]:
     """What all layers of a stage keep, for the microbatches in flight."""
     layers = {"moe": stage.moe_layers + stage.mtp_layers, "dense": stage.dense_layers}
-    recomputed = _recomputed(setting, layers, account)
+    recomputed = _recomputed(account, setting, layers)
     rows = []
     if any(recomputed.values()):
         rows += _layer_inputs(setting, extent, sum(recomputed.values()), in_flight)
-        rows += _named(setting, extent, recomputed, in_flight)
+        rows += _named(account, setting, extent, recomputed, in_flight)
     whole, unrolled = account.kept_whole(setting), account.kept_unrolled(setting)
     for kind, number in layers.items():
         times = in_flight * (number - recomputed[kind])
@@ -206,7 +198,7 @@ def saved_rows(
 
 
 def _recomputed(
-    setting: Setting, layers: Mapping[str, int], account: Account
+    account: Account, setting: Setting, layers: Mapping[str, int]
 ) -> dict[str, int | float]:
     """Layers of each kind that are recomputed; a limit on their number is shared evenly."""
     if setting.plan.remat.text == "none":
@@ -243,11 +235,15 @@ def _layer_inputs(setting: Setting, extent: Extent, layers: float, in_flight: fl
 
 
 def _named(
-    setting: Setting, extent: Extent, layers: Mapping[str, float], in_flight: float
+    account: Account,
+    setting: Setting,
+    extent: Extent,
+    layers: Mapping[str, float],
+    in_flight: float,
 ) -> list[Row]:
     rows = []
     for name in setting.plan.remat.saved_names:
-        for where, number, shape in _places(setting, name, layers):
+        for where, number, shape in _places(account, setting, name, layers):
             live = Live(f"{name}, {where}", shape, 1, _SOURCE, "high", "activations")
             if number:
                 rows.append(live_row(live, extent, setting, in_flight * number))
@@ -255,7 +251,7 @@ def _named(
 
 
 def _places(
-    setting: Setting, name: str, layers: Mapping[str, float]
+    account: Account, setting: Setting, name: str, layers: Mapping[str, float]
 ) -> list[tuple[str, float, str]]:
     """Where a name occurs: which part, in how many layers, with which shape."""
     dense, moe = layers["dense"], layers["moe"]
@@ -271,17 +267,6 @@ def _places(
         if setting.model.shared_width:
             places.append(("shared experts", moe, f"T {shared}"))
     is_dense = setting.strategy.kind == "dense"
-    if not _is_unused(setting, name):
+    if not account.keeps_nothing(setting, name):
         places.append(("routed experts", moe, f"{'n' if is_dense else 'N'} {routed}"))
     return places
-
-
-def _is_unused(setting: Setting, name: str) -> bool:
-    """Whether the bundled model keeps nothing of its routed experts under a name.
-
-    Its capacity path names none of its tensors (model/strategies/dense.py). With DeepEP routing
-    weights multiply before the down projection, so no gradient needs what it returns.
-    """
-    kind = setting.strategy.kind
-    is_read = name != "mlpwo" or kind != "sparse-gmm-deepep"
-    return setting.world == "bundled" and (kind == "dense" or not is_read)

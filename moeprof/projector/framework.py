@@ -1,0 +1,179 @@
+"""Question: whose program trains, and in what does that change how a run is planned?
+
+A `Framework` owns what is its own: accounts of memory, options, checks of a plan, suggestions,
+loads of stages, notes. Each is a folder of `moeprof.projector.frameworks` whose `FRAMEWORK` is its
+object, and a line of `FRAMEWORKS`. Nothing else asks for a name: a setting's `program` is asked.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal
+
+from moeprof.errors import SpecError
+from moeprof.specs.plan import ALL_AXES, AXES, ParallelPlan
+from moeprof.specs.plan_checks import Batch, check_plan
+
+if TYPE_CHECKING:  # what is asked of an object, in terms of what is built on it
+    from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown
+    from moeprof.projector.frameworks.suggestions import Change
+    from moeprof.projector.setting import Degrees, Precision, Setting
+    from moeprof.specs.hardware import HardwareSpec
+    from moeprof.specs.model import ModelSpec
+    from moeprof.specs.stages import StageLayers
+
+FRAMEWORKS = {
+    "maxtext": "moeprof.projector.frameworks.maxtext",
+    "bundled": "moeprof.projector.frameworks.bundled",
+    "megatron": "moeprof.projector.frameworks.megatron",
+}
+"""Name → the folder with its object, imported when a run is of it; the first is the default."""
+DEFAULT = next(iter(FRAMEWORKS))
+
+
+@functools.cache
+def framework(name: str) -> Framework:
+    """The object of a name.
+
+    Raises:
+        SpecError: there is none of that name.
+    """
+    if name not in FRAMEWORKS:
+        raise SpecError(f"world: expected one of {', '.join(FRAMEWORKS)}, found {name!r}.")
+    found: Framework = import_module(FRAMEWORKS[name]).FRAMEWORK
+    return found
+
+
+def that_have(option: str) -> tuple[str, ...]:
+    """Names of the frameworks that have an option."""
+    return tuple(name for name in FRAMEWORKS if option not in framework(name).lacks)
+
+
+class Framework(ABC):
+    """One program that trains. Facts are those of a JAX program where a framework says no other."""
+
+    name: str
+    title: str
+    """How it is called."""
+    lacks: tuple[str, ...] = ()
+    """Options that others have: they would change nothing, so they are refused."""
+    builds: tuple[str, ...] = ()
+    """Releases whose accounts differ, where there are several."""
+
+    # How devices and batches are laid out.
+    axes: tuple[str, ...] = ALL_AXES
+    """Degrees whose product is the number of devices; experts lie inside the others where they
+    are not among them."""
+    batch_axes: tuple[str, ...] = AXES
+    """Degrees each of whose devices take sequences of their own."""
+    open_degrees: tuple[str, ...] = ("fsdp", "dp")
+    """Degrees that take what is left of the devices: the first that is not said."""
+    missing_axes: tuple[str, ...] = ()
+    """Degrees that are always 1."""
+    sequence_pieces: int = 1
+    """Pieces that each part of context parallelism takes of a sequence."""
+    schedules: tuple[str, str] = ("gpipe", "circular")
+    """Order of a pipeline with one chunk of layers per stage, and with several."""
+    searched_schedule: str = "circular"
+    runs_stages_as_one: bool = True
+    """Whether every stage of a pipeline runs one program, which has embedding and head."""
+    keeps_global_batch: bool = False
+    """Whether fewer replicas take more microbatches, also without a pipeline."""
+
+    # What is compared and proposed where nothing is asked.
+    strategies: tuple[str, ...] = (
+        "dense-cf1.25",
+        "sparse-gmm",
+        "sparse-gmm-deepep",
+        "sparse-ragged-dot",
+    )
+    """What ``all`` stands for."""
+    searched_remats: tuple[str, ...] = ("full",)
+    compared_remats: tuple[str, ...] = ("none", "full")
+    compares_products: bool = True
+    """Whether what a grouped product costs beside its alternative follows from operations and
+    bytes."""
+    smaller_loss: Literal["tiles", "fused"] = "tiles"
+    """How the loss is made to keep less."""
+
+    # Memory.
+    has_pool: bool = True
+    """Whether XLA takes a share of the device; PyTorch's allocator takes what others leave."""
+    allocates_what_arrives: bool = False
+    """Whether buffers of routed rows are as large as what arrives, not sized beforehand."""
+    gradients_follow_weights: bool = False
+    """Whether gradients have the number format of the weights, whatever is asked."""
+    trains_router_bias: bool = True
+
+    # Time.
+    gathers_weights: bool = True
+    """Whether weights are split over FSDP and gathered layer by layer."""
+    launches_each_kernel: bool = False
+    """Whether the host launches kernel by kernel, and waits for counts of the device."""
+    overlaps_exchange: bool = False
+    """Whether an exchange can run beside another microbatch of a pipeline."""
+    has_flash_attention: bool = True
+    has_fitted_rates: bool = True
+    """Whether published throughputs on AMD are of such a program."""
+
+    @property
+    def folds_experts(self) -> bool:
+        """Whether expert parallelism lies inside the other degrees, and takes no devices."""
+        return "expert" not in self.axes
+
+    def check(self, setting: Setting) -> None:
+        """Refuse what the program cannot be run with; here a build of another one.
+
+        Raises:
+            SpecError: with the choices.
+        """
+        if setting.maxtext_build is not None:
+            raise SpecError(
+                f"maxtext_build {setting.maxtext_build}: world {self.name} has no MaxText. "
+                "Leave it out, or choose world maxtext."
+            )
+
+    def check_plan(
+        self, plan: ParallelPlan, model: ModelSpec, devices: int | None, batch: Batch
+    ) -> None:
+        """Refuse a plan that does not fit model, devices or batch.
+
+        Raises:
+            PlanError: all complaints at once.
+        """
+        check_plan(plan, model, devices, batch)
+
+    def build_for(self, hardware: HardwareSpec) -> str | None:
+        """The build that a device is run with where none is asked for; None: there is one."""
+        return self.builds[0] if self.builds else None
+
+    @abstractmethod
+    def precision(self, asked: Mapping[str, str], weights: str) -> Precision:
+        """Number formats, by the fields that were asked for; ``weights`` where they were not."""
+
+    def worst_overload(self, setting: Setting) -> float | None:
+        """The largest that a routing can be; None: what buffers are sized for."""
+        return None
+
+    def room(self, breakdown: MemoryBreakdown, stage: StageBreakdown) -> float:
+        """What args and temp of a stage may take."""
+        return breakdown.pool_bytes
+
+    @abstractmethod
+    def stages(self, setting: Setting, pipeline: int, virtual: int) -> tuple[StageLayers, ...]:
+        """What each stage of a pipeline holds."""
+
+    @abstractmethod
+    def breakdown(self, setting: Setting, degrees: Degrees, stage: StageLayers) -> StageBreakdown:
+        """What fills one stage; degrees may be arrays, but for pipeline, virtual, microbatches."""
+
+    @abstractmethod
+    def notes(self, breakdown: MemoryBreakdown) -> tuple[str, ...]:
+        """Sentences on what a projection assumed, and on what it cannot know."""
+
+    @abstractmethod
+    def suggestions(self, setting: Setting) -> Iterator[Change]:
+        """Changes that may buy memory."""

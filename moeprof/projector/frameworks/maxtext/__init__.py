@@ -1,0 +1,96 @@
+"""MaxText: its builds, options and suggestions; `account` lists its live tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from moeprof.errors import SpecError
+from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown
+from moeprof.projector.frameworks.jax import JaxFramework
+from moeprof.projector.frameworks.jax_step import Account
+from moeprof.projector.frameworks.maxtext.account import ROCM, UPSTREAM
+from moeprof.projector.frameworks.suggestions import (
+    Change,
+    smaller_capacity,
+    smaller_ragged_buffers,
+)
+from moeprof.projector.setting import Setting, degrees_of
+from moeprof.specs.hardware import HardwareSpec
+from moeprof.units import format_bytes
+
+_ACCOUNTS = {"rocm-26.2": ROCM, "0.2.5": UPSTREAM}
+"""By build: AMD's container, and the release, which lays weights out otherwise, as read from XLA's
+plans for H100."""
+_TILES = 8
+
+
+class MaxText(JaxFramework):
+    """MaxText's train step."""
+
+    name = "maxtext"
+    title = "MaxText"
+    lacks = ("sequence_parallel", "sync_free", "overlap")
+    builds = tuple(_ACCOUNTS)
+    compared_remats = ("none", "minimal_with_context", "save_out_proj", "full")
+
+    def check(self, setting: Setting) -> None:
+        """Refuse a build that there is none of."""
+        if setting.build not in self.builds:
+            raise SpecError(
+                f"maxtext_build: expected one of {', '.join(self.builds)}, found {setting.build!r}."
+            )
+
+    def build_for(self, hardware: HardwareSpec) -> str:
+        """The release on NVIDIA, whose compiler its counts were read from, else AMD's container."""
+        return "0.2.5" if hardware.vendor == "NVIDIA" else "rocm-26.2"
+
+    def account(self, setting: Setting) -> Account:
+        """The lists of the setting's build."""
+        return _ACCOUNTS[setting.build or self.builds[0]]
+
+    def notes(self, breakdown: MemoryBreakdown) -> tuple[str, ...]:
+        """What is said of every JAX step, and of another build."""
+        return (*super().notes(breakdown), *self._other_build(breakdown))
+
+    def suggestions(self, setting: Setting) -> Iterator[Change]:
+        """Smaller buffers first."""
+        yield from smaller_capacity(setting)
+        yield from smaller_ragged_buffers(setting)
+        yield from super().suggestions(setting)
+
+    def of_loss(self, setting: Setting) -> Iterator[Change]:
+        """A loss in tiles of the vocabulary."""
+        if setting.vocab_tiling < _TILES:
+            changed = replace(setting, vocab_tiling=_TILES)
+            yield Change(f"num_vocab_tiling {_TILES}", "smaller products of the head", changed)
+
+    def of_host(self, setting: Setting) -> Iterator[Change]:
+        """Activations or the optimizer's state in the host's memory."""
+        prices = {"activations": "copies per layer", "optimizer": "copies per step"}
+        for name, price in prices.items():
+            if name not in setting.offload:
+                changed = replace(setting, offload=setting.offload | {name})
+                yield Change(f"offload of {name} to the host", price, changed)
+
+    def _other_build(self, found: MemoryBreakdown) -> tuple[str, ...]:
+        """What the same run needs with another build, where that is much more or less."""
+        setting = found.setting
+        build = next(name for name in self.builds if name != setting.build)
+        changed = replace(setting, maxtext_build=build)
+        stages = self.stages(changed, setting.plan.pipeline, setting.plan.virtual)
+        degrees = degrees_of(changed)
+        other = MemoryBreakdown(
+            changed, tuple(self.breakdown(changed, degrees, stage) for stage in stages)
+        )
+        if found.temp_bytes is None or other.temp_bytes is None or not setting.model.experts:
+            return ()
+        if abs(other.temp_bytes / found.temp_bytes - 1) < BORDERLINE:
+            return ()
+        return (
+            f"counts are those of MaxText {setting.build}; with {build} the step takes "
+            f"{format_bytes(other.temp_bytes)} (maxtext_build).",
+        )
+
+
+FRAMEWORK = MaxText()

@@ -1,0 +1,323 @@
+"""Question: what fits on which devices, asked in Python before anything runs?
+
+    import moeprof
+
+    found = moeprof.memory("deepseek_v3", hardware="mi355x", ep=8, fsdp=8)
+    print(found)
+    moeprof.search("deepseek_v3", hardware="mi355x", devices=64).plans
+
+The closed form of `moeprof memory` and `moeprof memory search`: no device and no JAX is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from moeprof.errors import SelectionError
+from moeprof.projector.answer import answer
+from moeprof.projector.request import as_usage, wanted
+from moeprof.projector.request.config import Request
+from moeprof.projector.request.search import SearchRequest, wanted_search
+from moeprof.reports.memory import document as memory_document
+from moeprof.reports.memory import words
+from moeprof.reports.search import document as search_document
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from moeprof.reports.memory.document import MemoryDocument, MemoryRow
+    from moeprof.reports.search.document import SearchDocument
+
+WIDTH = 80
+_Asked = TypeVar("_Asked", Request, SearchRequest)
+_LEAST = dict.fromkeys(("ep", "fsdp", "tp", "pp", "cp", "dp"), -1) | {
+    "recomputed_layers": 0,
+    "sync_free": 0,
+}
+"""What whole numbers may be at least, where that is not 1; -1: what is left of the devices."""
+_CELLS = (
+    "strategy",
+    "pdbs",
+    "verdict",
+    "args_bytes",
+    "temp_bytes",
+    "pool_bytes",
+    "outside_bytes",
+    "outside_limit_bytes",
+    "total_bytes",
+    "over_bytes",
+    "breaks_first",
+)
+_PLANS = (
+    *("rank", "strategy", "remat", "pdbs", "microbatches", "schedule", "verdict", "margin"),
+    *("args_bytes", "temp_bytes", "outside_bytes", "pool_bytes", "seconds"),
+    *("tokens_per_s_per_device", "mfu", "bubble"),
+)
+
+
+def memory(model: str | Path, *, detail: str | None = None, **said: Any) -> MemoryPlan:
+    """What fits: weights, the arena of a step, what lies beside it, per strategy and pdbs.
+
+    Args:
+        model: a name of ``moeprof models``, a Hugging Face config.json or a MaxText YAML.
+        detail: ``STRATEGY@PDBS``, the cell that is shown in full.
+        said: the options of ``moeprof memory`` by their names, with ``_`` for ``-``: ``hardware``,
+            ``devices``, ``ep``, ``fsdp``, ``seq``, ``framework``… Lists may be lists.
+
+    Raises:
+        SelectionError: an option is unknown, or cannot be.
+        SpecError: the model's configuration cannot be read.
+
+    Example:
+        >>> moeprof.memory("deepseek_v3", hardware="mi355x", ep=8, fsdp=8).largest_pdbs
+    """
+    asked = wanted(_request(Request, {"model": str(model), **said}))
+    with as_usage():
+        found = answer(asked, detail)
+    return MemoryPlan(memory_document.document_of(found))
+
+
+def search(
+    model: str | Path, devices: int, *, top: int = 10, what_if: bool = False, **said: Any
+) -> PlanSearch:
+    """Plans for a number of devices that fit, ranked by the estimated time of a step.
+
+    Args:
+        model: as of `memory`.
+        devices: how many there are.
+        top: how many plans to give.
+        what_if: what optimisations would buy the best of them, too.
+        said: the options of ``moeprof memory search`` by their names, with ``_`` for ``-``.
+
+    Raises:
+        SelectionError: an option is unknown, or cannot be.
+        SpecError: the model's configuration cannot be read.
+
+    Example:
+        >>> moeprof.search("deepseek_v3", 64, hardware="mi355x").plans
+    """
+    from moeprof.projector.search import search as searched
+    from moeprof.projector.what_if import what_if as effects_of
+
+    said = {"model": str(model), "devices": devices, **said}
+    asked = wanted_search(_request(SearchRequest, said))
+    with as_usage():
+        result = searched(asked.space, _whole("top", top), asked.tuning)
+    effects = None
+    if what_if:
+        effects = effects_of(result.found[0].setting, asked.tuning) if result.found else ()
+    return PlanSearch(
+        search_document.document_of(result, asked.model_key, asked.said, asked.tuning, effects)
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MemoryPlan:
+    """What a run needs of one device, in closed form, per strategy and batch per device (pdbs).
+
+    ``document`` is that of ``moeprof memory --json``; all else is read off it. Tables have a row
+    each, with bytes in columns that end in ``_bytes``; a size that cannot be told is missing.
+    """
+
+    document: MemoryDocument
+
+    @property
+    def framework(self) -> str:
+        """Whose program the accounts are of."""
+        return str(self.document["inputs"]["framework"])
+
+    @property
+    def build(self) -> str | None:
+        """Which build of it; None: there is one."""
+        build = self.document["inputs"]["build"]
+        return None if build is None else str(build)
+
+    @property
+    def shown(self) -> tuple[str, int | None]:
+        """The cell that `verdict`, `components`, `stages` and `notes` are of: strategy, pdbs."""
+        return self.document["detail"]["strategy"], self.document["detail"]["pdbs"]
+
+    @property
+    def verdict(self) -> str:
+        """``fits``, ``borderline``, ``oom`` or ``unknown``."""
+        return self._row["verdict"]
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether both pools suffice, however narrowly; None: it cannot be told."""
+        over = self._row["over_bytes"]
+        return None if over is None else over <= 0
+
+    @property
+    def largest_pdbs(self) -> Mapping[str, int | None]:
+        """By strategy the largest pdbs that is not out of memory; None: it cannot be told."""
+        return self.document["largest_pdbs"]
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """Every strategy and pdbs that was projected."""
+        return _table(self.document["rows"], _CELLS)
+
+    @cached_property
+    def components(self) -> pd.DataFrame:
+        """What fills the memory in the cell that is shown; the rows sum to its total."""
+        table = _table(self._row["components"])
+        return table.rename(columns={"bytes": "size_bytes"})
+
+    @cached_property
+    def stages(self) -> pd.DataFrame:
+        """Pipeline stages of the cell that is shown, each at its own peak."""
+        return _table(self._row["stages"])
+
+    @cached_property
+    def levers(self) -> pd.DataFrame:
+        """What would buy memory, where a cell of the shown strategy is near its limit or over."""
+        found = next((row["levers"] for row in self.document["rows"] if row["levers"]), [])
+        return _table(found or [], ("name", "saved_bytes", "verdict", "price"))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was taken where nothing was said, and what was assumed in the shown cell."""
+        return (*self.document["said"], *self._row["notes"])
+
+    @property
+    def _row(self) -> MemoryRow:
+        return words.shown(self.document)
+
+    def to_json(self) -> str:
+        """What ``moeprof memory --json`` prints."""
+        return memory_document.to_json(self.document)
+
+    def __str__(self) -> str:
+        """What ``moeprof memory`` prints, at 80 columns."""
+        from moeprof.reports.memory.terminal import drawn
+
+        return drawn(self.document, WIDTH).plain
+
+    def __repr__(self) -> str:
+        """What it is, in one line."""
+        inputs = self.document["inputs"]
+        hardware = cast("Mapping[str, object]", inputs["hardware"])
+        where = f"{inputs['devices']} × {hardware['name']}"
+        return f"<moeprof memory of {where}: {words.verdict_line(self._row)}>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlanSearch:
+    """Plans that fit, ranked; ``document`` is that of ``moeprof memory search --json``."""
+
+    document: SearchDocument
+
+    @cached_property
+    def plans(self) -> pd.DataFrame:
+        """The best plans in order: degrees, batch, bytes, seconds of a step with their range."""
+        rows = [
+            {
+                **{name: plan[name] for name in _PLANS},  # type: ignore[literal-required]
+                **plan["plan"],
+                "seconds_low": plan["seconds_range"][0],
+                "seconds_high": plan["seconds_range"][1],
+            }
+            for plan in self.document["plans"]
+        ]
+        axes = tuple(self.document["plans"][0]["plan"]) if rows else ()
+        columns = (*_PLANS[:3], *axes, *_PLANS[3:13], "seconds_low", "seconds_high", *_PLANS[13:])
+        return _table(rows, columns)
+
+    @cached_property
+    def rejected(self) -> pd.DataFrame:
+        """Why the others are not among them, and how many of each."""
+        return _table(self.document["rejected"], ("reason", "plans"))
+
+    @cached_property
+    def what_if(self) -> pd.DataFrame | None:
+        """What optimisations would buy the best plan; None: it was not asked for."""
+        effects = self.document["what_if"]
+        return None if effects is None else _table(effects)
+
+    @property
+    def considered(self) -> int:
+        """Plans that there are, with every strategy and rematerialisation."""
+        return self.document["considered"]
+
+    @property
+    def fitting(self) -> int:
+        """Plans that fit."""
+        return self.document["fitting"]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was taken where nothing was said, and what figures are worth."""
+        return (*self.document["said"], *self.document["notes"])
+
+    def to_json(self) -> str:
+        """What ``moeprof memory search --json`` prints."""
+        return search_document.to_json(self.document)
+
+    def __str__(self) -> str:
+        """What ``moeprof memory search`` prints, at 80 columns."""
+        from moeprof.reports.search.terminal import drawn
+
+        return drawn(self.document, WIDTH).plain
+
+    def __repr__(self) -> str:
+        """What it is, in one line."""
+        return f"<moeprof search: {self.fitting:,} of {self.considered:,} plans fit>"
+
+
+def _table(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...] = ()) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(list(rows), columns=list(columns) or None)
+
+
+# What is said in Python, in the forms of a request.
+
+
+def _request(kind: type[_Asked], said: Mapping[str, Any]) -> _Asked:
+    """A request of what was said by name.
+
+    Raises:
+        SelectionError: a name is unknown, or a value is of another kind.
+    """
+    kinds = {field.name: str(field.type) for field in fields(kind)}
+    unknown = [name for name in said if name not in kinds]
+    if unknown:
+        raise SelectionError(
+            f"{unknown[0]}: expected one of {', '.join(kinds)}, found {unknown[0]!r}."
+        )
+    values = {name: _read(name, kinds[name], value) for name, value in said.items()}
+    return kind(**{name: value for name, value in values.items() if value is not None})
+
+
+def _read(name: str, kind: str, value: Any) -> Any:
+    """One value as its field has it; None: not said."""
+    if value is None:
+        return None
+    if kind.startswith("tuple"):
+        return (value,) if isinstance(value, str) else tuple(map(str, value))
+    if kind.startswith("str"):
+        is_list = isinstance(value, Iterable) and not isinstance(value, str)
+        return ",".join(map(str, value)) if is_list else str(value)
+    if kind.startswith("int"):
+        return _whole(name, value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind.startswith("float") and is_number:
+        return float(value)
+    if kind.startswith("bool") and isinstance(value, bool):
+        return value
+    expected = "a number" if kind.startswith("float") else "True or False"
+    raise SelectionError(f"{name}: expected {expected}, found {value!r}.")
+
+
+def _whole(name: str, value: Any) -> int:
+    least = _LEAST.get(name, 1)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SelectionError(
+            f"{name}: expected a whole number of at least {least}, found {value!r}."
+        )
+    return value
