@@ -181,7 +181,8 @@ def precision_of(request: Request, program: Framework, loaded: LoadedModel) -> P
 def _given(request: Request) -> dict[str, object]:
     """Options that stand for fields of `Setting` by the same name, where they were given."""
     names = ("mem_fraction", "overload", "ragged_buffer_factor", "vocab_tiling", "deepep_sms",
-             "attention", "recomputed_layers", "maxtext_build")  # fmt: skip
+             "attention", "recomputed_layers", "maxtext_build", "is_scanned",
+             "has_float32_weight_sum")  # fmt: skip
     values = {name: getattr(request, name) for name in names}
     values["has_fused_loss"] = request.fused_loss
     return {name: value for name, value in values.items() if value is not None}

@@ -30,7 +30,8 @@ class Request:
     """What was said about a run, by the names of the command's options; None and empty: nothing.
 
     ``framework``: whose program. ``seq`` may be ``unknown``; ``pdbs`` is a list with commas, or
-    ``auto``. Others are as their options in ``moeprof memory --help``.
+    ``auto``. ``is_scanned`` and ``has_float32_weight_sum`` are of MaxText's configuration alone.
+    Others are as their options in ``moeprof memory --help``.
     """
 
     model: str | None = None
@@ -69,6 +70,8 @@ class Request:
     offload: tuple[str, ...] = ()
     attention: str | None = None
     maxtext_build: str | None = None
+    is_scanned: bool | None = None
+    has_float32_weight_sum: bool | None = None
 
 
 def with_config(request: Request, loaded: LoadedModel) -> tuple[Request, tuple[str, ...]]:
@@ -226,6 +229,11 @@ _KEYS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "optimizer_memory_host_offload": (
         "offload",
         lambda value, _: ("optimizer",) if value is True else None,
+    ),
+    "scan_layers": ("is_scanned", lambda value, _: False if value is False else None),
+    "float32_weight_sum": (
+        "has_float32_weight_sum",
+        lambda value, _: False if value is False else None,
     ),
     "attention": (
         "attention",

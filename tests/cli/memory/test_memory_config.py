@@ -6,7 +6,11 @@ import pytest
 import yaml
 
 from moeprof.cli import main as command_line
+from moeprof.projector.request.config import Request, with_config
+from moeprof.specs.model import GqaSpec, ModelSpec
+from moeprof.specs.sources.document import LoadedModel
 
+MODEL = ModelSpec(2, 64, 4, GqaSpec(2, 16), 8, 2, 128, 1000)
 SIX = {
     "model_type": "ernie4_5_moe",
     "hidden_size": 64,
@@ -134,3 +138,14 @@ def test_the_pipeline_command_gives_the_same_advice(command):
     assert "3 microbatches for 6 pipeline stages: some always idle; use at least 6" in few
     assert "use at least" not in command(*words, 6)[1]
     assert "Use at least 6." in command(*words, 3, "--virtual", 2)[1]
+
+
+def test_what_a_maxtext_configuration_alone_can_say_counts(memory):
+    keys = {"scan_layers": False, "float32_weight_sum": False}
+    code, out = memory({**YAML, **keys})
+    assert code == 0
+    assert "layers are not scanned" in out
+    assert "scan_layers False, float32_weight_sum False" in out
+    assert "layers are not scanned" not in memory(YAML)[1]
+    taken = with_config(Request(), LoadedModel(MODEL, "run.yml", options={**keys}))[0]
+    assert (taken.is_scanned, taken.has_float32_weight_sum) == (False, False)
