@@ -85,7 +85,7 @@ def named(trace: Trace, name: str, arguments: Sequence[str]) -> Trace:
     table = trace.hlo_ops
     called = {each for text in table["called"] for each in text.split()}
     is_given = table["opcode"].eq("parameter") & ~table["computation"].isin(called)
-    given = table["parameter"].map(dict(enumerate(arguments))).where(is_given)
+    given = table["parameter"].map(dict(enumerate(arguments))).astype("object").where(is_given)
     paths = table["op_name"].str.replace(f"jit({name})/call_exported/", "", regex=False)
     frames = table["frames"].astype("str").map(_theirs).astype("category")
     changed = table.assign(op_name=given.fillna(paths).astype("str"), frames=frames)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -179,6 +181,26 @@ class StepPlan:
         """
         return grouped(self.buffers, list(columns))
 
+    def document(self) -> dict[str, Any]:
+        """Its figures and tables as JSON can hold them; what is not known is None."""
+        sizes = ("peak", "arguments", "outputs", "aliased", "temporaries", "constants")
+        tables = ("memory", "largest_buffers", "arguments", "collectives", "unknowns")
+        return {
+            "axes": dict(self.axes),
+            "devices": self.devices,
+            "compiler": self.compiler,
+            **{f"{name}_bytes": int(getattr(self, f"{name}_bytes")) for name in sizes},
+            "outside": dict(self.outside),
+            "flops": self.flops,
+            "known_flops": self.known_flops,
+            "collective_bytes": self.collective_bytes,
+            "at_least_s": self.roofline.at_least_s,
+            "at_most_s": self.roofline.at_most_s,
+            "compile_s": self.compile_s,
+            **{name: json.loads(getattr(self, name).to_json(orient="records")) for name in tables},
+            "notes": list(self.notes),
+        }
+
     def __str__(self) -> str:
         """The plan in words, with units."""
         from moeprof.projector.any_step.words import described
@@ -199,7 +221,7 @@ def with_contents(buffers: pd.DataFrame, arguments: pd.DataFrame, constants: int
     Where buffers do not tell arguments apart (jax 0.7), the program's parameters do.
     """
     contents = dict(zip(arguments["argument"], arguments["content"], strict=True))
-    told = buffers["op"].map(contents).where(buffers["component"].eq(""))
+    told = buffers["op"].map(contents).astype("object").where(buffers["component"].eq(""))
     table = buffers.assign(content=told.fillna(buffers["content"]).astype("str"))
     rows = []
     is_lump = table["content"].eq(TOGETHER)
