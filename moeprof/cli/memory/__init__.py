@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from moeprof.cli.memory.options import OptionsOfMany, RunOptions, describes_a_run
+from moeprof.cli.memory.script import planned_script, take_arguments, with_script
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
@@ -23,6 +24,10 @@ COMMANDS = {
 
 class MemoryGroup(OptionsOfMany):
     """A command with subcommands, each imported only when it is run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What stands after ``--`` is of the script."""
+        return super().parse_args(ctx, take_arguments(ctx, args))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The subcommands that there are."""
@@ -70,6 +75,7 @@ class MemoryGroup(OptionsOfMany):
     type=click.Path(dir_okay=False, path_type=Path),
     help="Correct the arena by the factors that --calibrate stored.",
 )
+@with_script
 @click.option(
     "--compile",
     "is_compiled",
@@ -92,6 +98,9 @@ def command(
     is_compiled: bool,
     as_json: bool,
     html: Path | None,
+    script: Path | None,
+    programs: int,
+    seconds: float,
     **options: object,
 ) -> None:
     """What fits: weights, the arena of a step, what lies beside it, per strategy and pdbs.
@@ -101,13 +110,21 @@ def command(
     are kept apart: what a step is given (args), XLA's arena (temp), and what other libraries take
     beside XLA's pool (outside).
 
+    With --script a training script of any kind is run as it is, on this machine, without a device,
+    up to its first programs, which XLA's compiler then lays out.
+
     Examples:
 
         moeprof memory --model deepseek_v3 --hardware mi355x --ep 8 --fsdp 8
 
         moeprof memory --model config.json --strategy sparse-gmm --pdbs 4 --calibrate runs/one
+
+        moeprof memory --script train.py --devices 64 --hardware h100_sxm -- --batch 8
     """
     if ctx.invoked_subcommand is not None:
+        return
+    if script is not None:
+        planned_script(ctx, script, programs, seconds, as_json=as_json)
         return
     from moeprof.cli.memory.answer import answer, calibrated, compiled, of_bundled, projecting
     from moeprof.cli.memory.setting import as_usage, wanted

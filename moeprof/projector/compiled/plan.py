@@ -191,7 +191,7 @@ def _fill(request: Mapping[str, object], what: str, folder: Path, timeout_s: flo
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            env=_environment(),
+            env=child_environment(),
             start_new_session=True,
         )
         try:
@@ -225,7 +225,7 @@ def _wait_for_layout(child: subprocess.Popen[bytes], dump: Path, timeout_s: floa
         time.sleep(_POLL_S)
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The caller's, with its import path, and JAX told not to look for a GPU (up to 0.9: twice)."""
     paths = [entry or str(Path.cwd()) for entry in sys.path]
     no_gpu = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
