@@ -14,7 +14,7 @@ import pandas as pd
 from moeprof.analyzers.heap.at_peak import ARGUMENTS as TOGETHER
 from moeprof.analyzers.heap.at_peak import AT_PEAK, grouped
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, WEIGHTS, is_optimizer
-from moeprof.projector.any_step.roofline import Roofline
+from moeprof.projector.any_step.program import Roofline
 from moeprof.projector.breakdown import BORDERLINE
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.schema import Column, Schema
