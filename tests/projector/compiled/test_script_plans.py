@@ -18,6 +18,7 @@ from moeprof.projector.any_step.words import described_script
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "tests" / "scripts"
 PAGE = ROOT / "docs" / "memory.md"
+NAMING = ROOT.parent / "shared" / "data" / "naming"
 LAYERS, WIDTH, FFN, ROWS, FSDP, TP = 4, 512, 2048, 128, 4, 2
 WEIGHTS = 4 * 2 * LAYERS * WIDTH * FFN // (FSDP * TP)
 BATCH = 4 * ROWS * WIDTH // FSDP
@@ -88,7 +89,7 @@ def test_arrays_that_are_alive_beside_a_programs_arguments_are_counted(trained):
     low, high = step.range_bytes
     rest = step.needed_bytes - step.plan.temporaries_bytes
     assert low == rest + int(step.plan.temporaries_bytes / 1.09)
-    assert high == rest + int(step.plan.temporaries_bytes / 0.83)
+    assert high == rest + int(step.plan.temporaries_bytes / 0.74)
     assert (plan.verdict, plan.is_sure) == ("fits", True)
 
 
@@ -125,6 +126,21 @@ def test_a_plan_says_first_whether_it_fits_by_how_much_and_how_sure(trained):
     assert document["programs"][document["largest"]]["name"] == "train_step"
     rows = document["programs"][1]["plan"]["memory"]
     assert sum(row["bytes"] for row in rows) == document["programs"][1]["plan"]["peak_bytes"]
+
+
+if NAMING.is_dir():
+
+    def test_a_program_is_given_and_gives_what_it_did_on_a_device_to_the_byte(plugin):
+        plan = plan_script(NAMING / "foreign_moe.py", hardware="h200_sxm", devices=1, programs=1)
+        (update,) = plan.programs
+        # what XLA states in the capture of this script on one H200, under jax 0.11.2
+        assert update.plan.arguments_bytes == 6_022_529_028
+        assert update.plan.outputs_bytes == 6_022_496_448
+        assert update.plan.aliased_bytes == 6_022_496_260
+        assert update.plan.constants_bytes == 20
+        rest = update.needed_bytes - update.plan.temporaries_bytes
+        low, high = update.range_bytes
+        assert low <= rest + 23_891_200_104 <= high
 
 
 def _answer(tmp_path, script, devices=8, **changes):
