@@ -42,7 +42,7 @@ def with_script(command: _Function) -> _Function:
             "--programs",
             type=click.IntRange(1),
             default=_PROGRAMS,
-            help=f"Stop a --script after so many programs of weight. Default: {_PROGRAMS}.",
+            help=f"Stop a --script after so many programs, once it loops. Default: {_PROGRAMS}.",
         ),
         click.option(
             "--seconds",

@@ -90,7 +90,7 @@ def _evaluate(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> An
         return _new(jax.typeof(args[0]), None)
     out, _ = primitive.abstract_eval(*map(jax.typeof, args), **params)
     told = params.get("sharding", params.get("dst_sharding"))
-    told = told if _is_over(told) else None
+    told = told if is_over_devices(told) else None
     if not primitive.multiple_results:
         return _new(out, told, args)
     return [_new(aval, told, args) for aval in out]
@@ -124,9 +124,12 @@ def _call(*args: Any, jaxpr: Any, **params: Any) -> list[Any]:
     stated = [_stated(each, params["ctx_mesh"]) for each in params["out_shardings"]]
     body, every = jaxpr.jaxpr, [*jaxpr.consts, *args]
     source = str(body.debug_info.func_src_info or "")
-    is_kept = not any(folder in source for folder in FOLDERS) and not is_on_host(args)
+    is_of_jax = any(folder in source for folder in FOLDERS) and "pmap.py" not in source
+    is_kept = not is_of_jax and not is_on_host(args)
     others = alive_beside(every) if is_kept else Counter()
     results = _results(body, jaxpr.out_avals, stated, args)
+    for each in filter(is_absent, results):
+        each.made_by = source
     if is_kept:
         given = [_stated(each, params["ctx_mesh"]) for each in params["in_shardings"]]
         told = [None] * len(jaxpr.consts) + given
@@ -140,6 +143,7 @@ def _call(*args: Any, jaxpr: Any, **params: Any) -> list[Any]:
                 out_shardings=tuple(stated),
                 donated=(False,) * len(jaxpr.consts) + tuple(params["donated_invars"]),
                 keep_unused=bool(params["keep_unused"]),
+                is_fed=any(is_absent(each) and each.made_by == source for each in args),
                 results_bytes=sum(each.device_bytes for each in results if is_absent(each)),
                 others_bytes=sum(others.values()),
                 others=tuple(others.most_common(5)),
@@ -178,7 +182,7 @@ def _results(body: Any, avals: Any, stated: Sequence[Any], args: Sequence[Any]) 
 
 def _stated(sharding: Any, mesh: Any) -> Sharding | None:
     """A sharding over devices, if one was given."""
-    if not isinstance(sharding, Sharding) or is_over_devices(sharding):
+    if is_over_devices(sharding) or not isinstance(sharding, Sharding):
         return sharding if isinstance(sharding, Sharding) else None
     over = mesh if isinstance(mesh, Mesh) and not mesh.empty else get_concrete_mesh()
     return None if over is None or over.empty else NamedSharding(over, sharding.spec)  # type: ignore[attr-defined]
@@ -303,15 +307,10 @@ def _filling(original: Any) -> Any:
     def full(*args: Any, **params: Any) -> Any:
         told = inspect.signature(original).bind(*args, **params).arguments
         where = told.pop("sharding", None)
-        made = original(**told) if _is_over(where) else original(*args, **params)
-        return _put_one(made, where) if _is_over(where) and is_absent(made) else made
+        made = original(**told) if is_over_devices(where) else original(*args, **params)
+        return _put_one(made, where) if is_over_devices(where) and is_absent(made) else made
 
     return full
-
-
-def _is_over(sharding: Any) -> bool:
-    """Whether it is a sharding over devices."""
-    return isinstance(sharding, Sharding) and is_over_devices(sharding)
 
 
 def _filling_like(original: Any) -> Any:

@@ -58,7 +58,8 @@ class Spec:
 class Call:
     """One call of a jitted function.
 
-    ``source`` is where the function is, ``at`` where the script calls it. ``results_bytes`` are of
+    ``source`` is where the function is, ``at`` where the script calls it. ``is_fed``: whether it is
+    given results of the same function, as a training step is. ``results_bytes`` are of
     a device, as far as the results' shardings are told; ``others_bytes`` are of arrays that are
     alive beside its arguments, ``others`` the lines that made most of these.
     """
@@ -71,9 +72,15 @@ class Call:
     out_shardings: tuple[Sharding | None, ...]
     donated: tuple[bool, ...]
     keep_unused: bool
+    is_fed: bool
     results_bytes: int
     others_bytes: int
     others: tuple[tuple[str, int], ...]
+
+    @property
+    def arguments_bytes(self) -> int:
+        """Of a device."""
+        return sum(each.device_bytes for each in self.arguments)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -156,6 +163,7 @@ class AbsentArray(jax.Array):
         """Keep what is known of it; ``is_kept``: whether it takes memory of its own."""
         self.aval = aval  # type: ignore[misc]
         self._sharding, self._committed = sharding, committed
+        self.made_by = ""  # the function that it is a result of
         self._made_at, self._is_deleted = caller() if is_kept else "", False
         self._serial = next(_serial)
         if is_kept:
@@ -335,8 +343,10 @@ def sharding_like(aval: Any, like: Sequence[Any]) -> Sharding | None:
 
 
 def is_over_devices(sharding: Any) -> bool:
-    """Whether it names devices, and not the axes of an abstract mesh alone."""
-    return not isinstance(sharding, NamedSharding) or isinstance(sharding.mesh, Mesh)
+    """Whether it is a sharding that names devices, and not the axes of an abstract mesh alone."""
+    if isinstance(sharding, NamedSharding):
+        return isinstance(sharding.mesh, Mesh)
+    return isinstance(sharding, Sharding)
 
 
 def spec_of(value: Any, told: Sharding | None) -> Spec:

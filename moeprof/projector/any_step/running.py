@@ -1,7 +1,7 @@
 """Question: which programs does a script run first, if its devices are not there?
 
 The process of `moeprof memory --script`, given a folder with ``request.json``. It runs the script
-until it has settled, lowers the programs of weight, and leaves ``answer.json`` with a file for
+until it has settled, lowers the programs that count, and leaves ``answer.json`` with a file for
 each. Then it ends at once: no handler of the script runs, so that nothing half done is written.
 """
 
@@ -37,10 +37,8 @@ from moeprof.projector.compiled import Target, load_target
 from moeprof.projector.compiled.child import reason_of
 from moeprof.specs.hardware import load_hardware
 
-WEIGHT = 0.01
-"""Share of the largest bound from which on a program has weight."""
 SETTLED_CALLS = 16
-"""Calls of one program of weight after which a script has settled."""
+"""Calls of a program, each given results of the one before, after which a script has settled."""
 
 
 @dataclass(eq=False)
@@ -51,6 +49,17 @@ class _Seen:
     fullest: Call
     bound_bytes: int
     calls: int = 0
+    fed: int = 0
+
+    @property
+    def at_least_bytes(self) -> int:
+        """What it takes of a device at the least, with all that is alive beside it."""
+        return self.call.arguments_bytes + self.fullest.others_bytes
+
+    @property
+    def at_most_bytes(self) -> int:
+        """More than it can take."""
+        return self.bound_bytes + self.fullest.others_bytes
 
 
 class _Run:
@@ -97,19 +106,20 @@ class _Run:
             if key not in self.seen:
                 self.seen[key] = _Seen(call, call, bound_bytes(call))
             seen = self.seen[key]
-            seen.calls, seen.call = seen.calls + 1, call
+            seen.calls, seen.fed, seen.call = seen.calls + 1, seen.fed + call.is_fed, call
             if call.others_bytes > seen.fullest.others_bytes:
                 seen.fullest = call
             weighty = self.weighty()
-            if len(weighty) >= self.request["programs"]:
+            has_looped = any(each.fed for each in weighty)
+            if has_looped and len(weighty) >= self.request["programs"]:
                 self.end(f"{len(weighty)} programs")
-            if seen in weighty and seen.calls >= SETTLED_CALLS:
-                self.end(f"{SETTLED_CALLS} calls of {call.name}")
+            if seen in weighty and seen.fed >= SETTLED_CALLS - 1:
+                self.end(f"{seen.calls} calls of {call.name}")
 
     def weighty(self) -> list[_Seen]:
-        """The programs of weight."""
-        most = max(each.bound_bytes for each in self.seen.values())
-        return [each for each in self.seen.values() if each.bound_bytes >= WEIGHT * most]
+        """The programs that may be the one that takes most."""
+        floor = max(each.at_least_bytes for each in self.seen.values())
+        return [each for each in self.seen.values() if each.at_most_bytes >= floor]
 
     def end(self, why: str, error: str = "") -> NoReturn:
         """Leave the answer, and the process."""
@@ -141,7 +151,7 @@ class _Run:
             "source": call.source,
             "at": call.at,
             "calls": seen.calls,
-            "bound_bytes": seen.bound_bytes,
+            "at_most_bytes": seen.at_most_bytes,
             "results_bytes": call.results_bytes,
             "others_bytes": seen.fullest.others_bytes,
             "others": [list(each) for each in seen.fullest.others],
@@ -202,7 +212,7 @@ def bound_bytes(call: Call) -> int:
         for aval in (var.aval for var in eqn.outvars)
         if hasattr(aval, "shape")
     )
-    return sum(spec.device_bytes for spec in call.arguments) + made
+    return call.arguments_bytes + made
 
 
 def mesh_of_call(call: Call) -> Mesh | None:

@@ -1,7 +1,7 @@
 """Question: what do the programs that a script runs take of each of N devices that are not there?
 
 The script is left as it is. It runs in a process of its own (`running`), on this machine, where
-its arrays are shapes; each program of weight is then compiled as `ask.plan` does.
+its arrays are shapes; each program that may be the largest is then compiled as `ask.plan` does.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def plan_script(
         hardware: a key of ``moeprof hardware``: h100_sxm, h200_sxm or b200.
         devices: how many; it sees all of them as one process.
         mem_fraction: share of the device that XLA may take; 0.93 where it is left out.
-        programs: after so many programs of weight it is run no further,
+        programs: after so many programs, once it loops, it is run no further,
         seconds: nor after so long.
         timeout_s: seconds that the compiler may take of each program.
 

@@ -200,7 +200,7 @@ def _programs(plan: ScriptPlan) -> Iterator[str]:
         yield name + _cells(cells) + f"  {_MARKS[plan.verdict_of(each)]}"
     yield " ✓ fits  ~ within 5 % of the limit  ✗ out of memory; bytes are of one device"
     if plan.light:
-        yield f" without weight, not compiled: {', '.join(plan.light)}"
+        yield f" not the largest, not compiled: {', '.join(plan.light)}"
 
 
 def _cells(cells: Iterable[str]) -> str:
