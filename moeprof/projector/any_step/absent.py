@@ -124,12 +124,13 @@ def _call(*args: Any, jaxpr: Any, **params: Any) -> list[Any]:
     stated = [_stated(each, params["ctx_mesh"]) for each in params["out_shardings"]]
     body, every = jaxpr.jaxpr, [*jaxpr.consts, *args]
     source = str(body.debug_info.func_src_info or "")
+    own = f"{params['name']} {source}"
     is_of_jax = any(folder in source for folder in FOLDERS) and "pmap.py" not in source
     is_kept = not is_of_jax and not is_on_host(args)
     others = alive_beside(every) if is_kept else Counter()
     results = _results(body, jaxpr.out_avals, stated, args)
     for each in filter(is_absent, results):
-        each.made_by = source
+        each.made_by = own
     if is_kept:
         given = [_stated(each, params["ctx_mesh"]) for each in params["in_shardings"]]
         told = [None] * len(jaxpr.consts) + given
@@ -143,7 +144,7 @@ def _call(*args: Any, jaxpr: Any, **params: Any) -> list[Any]:
                 out_shardings=tuple(stated),
                 donated=(False,) * len(jaxpr.consts) + tuple(params["donated_invars"]),
                 keep_unused=bool(params["keep_unused"]),
-                is_fed=any(is_absent(each) and each.made_by == source for each in args),
+                is_fed=any(is_absent(each) and each.made_by == own for each in args),
                 results_bytes=sum(each.device_bytes for each in results if is_absent(each)),
                 others_bytes=sum(others.values()),
                 others=tuple(others.most_common(5)),

@@ -386,7 +386,7 @@ def _notes(
     if devices > 1:
         yield f"the script is one process that has all {devices} devices"
     for name in answer["left_out"]:
-        yield f"{name} was left out"
+        yield f"left out: {name}"
     own = {*answer["flags"].split()} - {*os.environ.get("XLA_FLAGS", "").split()}
     if not all(flag.startswith(_OF_CPUS) for flag in own):
         yield "XLA_FLAGS that the script sets itself are not used: set them for this command"
