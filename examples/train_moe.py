@@ -68,8 +68,7 @@ def train(arguments: argparse.Namespace) -> None:
     import moeprof.routing
     from moeprof.model.data import batches
     from moeprof.model.layout import build_mesh, put_batch
-    from moeprof.model.optimizer import OptimizerSettings
-    from moeprof.model.train import init_state, make_job, make_step
+    from moeprof.model.train import OptimizerSettings, init_state, make_job, make_step
     from moeprof.specs.parameters import parameter_count
     from moeprof.specs.plan import fill_plan
     from moeprof.specs.remat import Remat

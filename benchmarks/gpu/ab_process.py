@@ -39,8 +39,7 @@ class Trainer:
         import jax
 
         from moeprof.model.layout import build_mesh
-        from moeprof.model.optimizer import OptimizerSettings
-        from moeprof.model.train import make_job, make_step
+        from moeprof.model.train import OptimizerSettings, make_job, make_step
         from moeprof.specs.plan import ParallelPlan
         from moeprof.specs.strategy import parse_strategy
 
@@ -175,8 +174,7 @@ def state_on_devices(job: Any, mesh: Any, settings: Any) -> Any:
     from jax.sharding import NamedSharding
 
     from moeprof.model.layout import nest
-    from moeprof.model.optimizer import adamw
-    from moeprof.model.train import TrainState, state_specs, weight_shapes
+    from moeprof.model.train import TrainState, adamw, state_specs, weight_shapes
     from moeprof.specs.parameters import parameters
 
     optimizer = adamw(settings)

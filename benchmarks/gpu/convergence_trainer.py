@@ -64,8 +64,7 @@ class Trainer:
         import numpy as np
 
         from moeprof.model.layout import put_batch
-        from moeprof.model.optimizer import OptimizerSettings
-        from moeprof.model.train import init_state, make_step
+        from moeprof.model.train import OptimizerSettings, init_state, make_step
 
         setting, mesh = self._setting, self._mesh
         steps = steps or setting.steps

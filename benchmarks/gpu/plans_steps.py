@@ -70,8 +70,15 @@ def _bundled(strategy: str, sequences: int, *, smoke: bool) -> Case:
     from gpu.ab_setting import MLA, SMOKE_SEQUENCE, model_of
     from gpu.memory import MODEL, SEQUENCE
     from moeprof.model.layout import BATCH, build_mesh
-    from moeprof.model.optimizer import OptimizerSettings, adamw
-    from moeprof.model.train import TrainState, make_job, make_step, state_specs, weight_shapes
+    from moeprof.model.train import (
+        OptimizerSettings,
+        TrainState,
+        adamw,
+        make_job,
+        make_step,
+        state_specs,
+        weight_shapes,
+    )
     from moeprof.specs.model import MlaSpec, ModelSpec
     from moeprof.specs.plan import ParallelPlan
     from moeprof.specs.remat import FULL

@@ -14,8 +14,15 @@ from moeprof.errors import SpecError
 from moeprof.kernels import reset_runtime
 from moeprof.model.data import batches
 from moeprof.model.layout import build_mesh, put_batch
-from moeprof.model.optimizer import OptimizerSettings, adamw, clip
-from moeprof.model.train import init_state, make_job, make_step, random_weights
+from moeprof.model.train import (
+    OptimizerSettings,
+    adamw,
+    clip,
+    init_state,
+    make_job,
+    make_step,
+    random_weights,
+)
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import parse_strategy
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
+import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -21,6 +24,104 @@ if TYPE_CHECKING:
     from moeprof.projector.setting import Setting
     from moeprof.reports.memory.document import CompiledInfo
 
+# Scripts: what a user says of one that is to be planned, and what is printed of it.
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_PROGRAMS = 8
+_SECONDS = 60.0
+_ARGUMENTS = "moeprof.script_arguments"
+_TAKEN = frozenset(
+    {"script", "programs", "seconds", "as_json", "hardware", "devices", "mem_fraction"}
+)
+"""Options that mean something beside ``--script``."""
+
+
+def with_script(command: _Function) -> _Function:
+    """Add the options of scripts."""
+    options = [
+        click.option(
+            "--script",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="Plan a training script as it is: its arguments after --, with --devices.",
+        ),
+        click.option(
+            "--programs",
+            type=click.IntRange(1),
+            default=_PROGRAMS,
+            help=f"Stop a --script after so many programs, once it loops. Default: {_PROGRAMS}.",
+        ),
+        click.option(
+            "--seconds",
+            type=click.FloatRange(0, min_open=True),
+            default=_SECONDS,
+            help=f"Stop a --script after so long. Default: {_SECONDS:g}.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def take_arguments(ctx: click.Context, args: list[str]) -> list[str]:
+    """The command's own arguments; those of a script, after ``--``, are kept beside."""
+    is_script = any(arg == "--script" or arg.startswith("--script=") for arg in args)
+    if not is_script or "--" not in args:
+        return args
+    end = args.index("--")
+    ctx.meta[_ARGUMENTS] = tuple(args[end + 1 :])
+    return args[:end]
+
+
+def planned_script(
+    ctx: click.Context, script: Path, programs: int, seconds: float, *, as_json: bool
+) -> None:
+    """Plan the script and print what it takes.
+
+    Raises:
+        SelectionError: other options stand beside it, or the number of devices does not.
+    """
+    _check_alone(ctx)
+    devices = ctx.params["devices"]
+    if devices is None:
+        raise SelectionError("memory --script: expected --devices N, found none.")
+    from moeprof.projector.any_step.script import plan_script
+    from moeprof.projector.any_step.words import described_script
+
+    found = plan_script(
+        script,
+        ctx.meta.get(_ARGUMENTS, ()),
+        hardware=ctx.params["hardware"] or "h100_sxm",
+        devices=devices,
+        mem_fraction=ctx.params["mem_fraction"],
+        programs=programs,
+        seconds=seconds,
+    )
+    if as_json:
+        click.echo(json.dumps(found.document(), indent=1, allow_nan=False))
+    else:
+        click.echo(described_script(found, shutil.get_terminal_size((80, 24)).columns))
+
+
+def _check_alone(ctx: click.Context) -> None:
+    """Refuse options that describe a model: the script is one."""
+    given = [
+        name
+        for name in ctx.params
+        if name not in _TAKEN
+        and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    options = {option.name: option.opts[0] for option in ctx.command.params}
+    if given:
+        raise SelectionError(
+            f"memory --script: expected --devices, --hardware, --mem-fraction, --programs, "
+            f"--seconds or --json beside it, found {', '.join(str(options[n]) for n in given)}. "
+            "Arguments of the script stand after --."
+        )
+
+
+# The command.
+
 # name -> one line for the help; the command is moeprof/cli/memory/<name>.py's `command`.
 COMMANDS = {
     "search": "Plans that fit, ranked by the estimated time of a step.",
@@ -31,6 +132,10 @@ COMMANDS = {
 
 class MemoryGroup(OptionsOfMany):
     """A command with subcommands, each imported only when it is run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What stands after ``--`` is of the script."""
+        return super().parse_args(ctx, take_arguments(ctx, args))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The subcommands that there are."""
@@ -78,6 +183,7 @@ class MemoryGroup(OptionsOfMany):
     type=click.Path(dir_okay=False, path_type=Path),
     help="Correct the arena by the factors that --calibrate stored.",
 )
+@with_script
 @click.option(
     "--compile",
     "is_compiled",
@@ -100,6 +206,9 @@ def command(
     is_compiled: bool,
     as_json: bool,
     html: Path | None,
+    script: Path | None,
+    programs: int,
+    seconds: float,
     **options: object,
 ) -> None:
     """What fits: weights, the arena of a step, what lies beside it, per strategy and pdbs.
@@ -109,13 +218,21 @@ def command(
     are kept apart: what a step is given (args), XLA's arena (temp), and what other libraries take
     beside XLA's pool (outside).
 
+    With --script a training script of any kind is run as it is, on this machine, without a device,
+    up to its first programs, which XLA's compiler then lays out.
+
     Examples:
 
         moeprof memory --model deepseek_v3 --hardware mi355x --ep 8 --fsdp 8
 
         moeprof memory --model config.json --strategy sparse-gmm --pdbs 4 --calibrate runs/one
+
+        moeprof memory --script train.py --devices 64 --hardware h100_sxm -- --batch 8
     """
     if ctx.invoked_subcommand is not None:
+        return
+    if script is not None:
+        planned_script(ctx, script, programs, seconds, as_json=as_json)
         return
     from moeprof.projector.answer import Projecting, answer
     from moeprof.projector.memory import project

@@ -336,13 +336,16 @@ def build_exported(
 
     def step(*given: Any) -> Any:
         values = dict(zip(passed, given, strict=True))
-        if is_free:  # something has to name the devices
+        if is_free and passed:  # something has to name the devices
             values[passed[0]] = _over(values[passed[0]], mesh)
         every = (
             values[place] if place in values else jnp.zeros(aval.shape, aval.dtype)
             for place, aval in enumerate(exported.in_avals)
         )
-        return exported.call(*every)  # type: ignore[no-untyped-call]
+        results = exported.call(*every)  # type: ignore[no-untyped-call]
+        if is_free and not passed:
+            results = (_over(results[0], mesh), *results[1:])
+        return results
 
     step.__name__ = exported.fun_name
     shapes = [

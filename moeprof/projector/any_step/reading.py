@@ -19,6 +19,7 @@ from moeprof.projector.any_step.program import (
     is_foreign,
     named,
     ops_table,
+    roofline_of,
 )
 from moeprof.projector.any_step.result import (
     ARGUMENTS,
@@ -27,7 +28,6 @@ from moeprof.projector.any_step.result import (
     content_of,
     with_contents,
 )
-from moeprof.projector.any_step.roofline import roofline_of
 from moeprof.projector.compiled import Target
 from moeprof.projector.compiled.result import LaidOut, read_plan
 from moeprof.projector.outside import reserve_rows

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
 from moeprof.analyzers.heap.at_peak import ARGUMENTS as TOGETHER
 from moeprof.analyzers.heap.at_peak import AT_PEAK, grouped
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, WEIGHTS, is_optimizer
-from moeprof.projector.any_step.roofline import Roofline
+from moeprof.projector.any_step.program import Roofline
 from moeprof.projector.breakdown import BORDERLINE
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.schema import Column, Schema
@@ -54,6 +56,14 @@ def content_of(path: str, is_float: bool) -> str:
     if is_optimizer(path):
         return OPTIMIZER
     return WEIGHTS if _WEIGHTS.search(path) else NO_KIND
+
+
+def verdict_of(range_bytes: tuple[int, int], pool_bytes: int) -> str:
+    """Of what takes the least and the most of a pool: ``fits``, ``borderline`` or ``oom``."""
+    least, most = (size / pool_bytes - 1 for size in range_bytes)
+    if most < -BORDERLINE:
+        return "fits"
+    return "oom" if least > BORDERLINE else "borderline"
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +153,7 @@ class StepPlan:
         """
         if self.outside_bytes > self.hardware.hbm_bytes - self.pool_bytes:
             return "oom"
-        least, most = (size / self.pool_bytes - 1 for size in self.peak_range)
-        if most < -BORDERLINE:
-            return "fits"
-        return "oom" if least > BORDERLINE else "borderline"
+        return verdict_of(self.peak_range, self.pool_bytes)
 
     @property
     def fits(self) -> bool:
@@ -194,6 +201,26 @@ class StepPlan:
         """
         return grouped(self.buffers, list(columns))
 
+    def document(self) -> dict[str, Any]:
+        """Its figures and tables as JSON can hold them; what is not known is None."""
+        sizes = ("peak", "arguments", "outputs", "aliased", "temporaries", "constants")
+        tables = ("memory", "largest_buffers", "arguments", "collectives", "unknowns")
+        return {
+            "axes": dict(self.axes),
+            "devices": self.devices,
+            "compiler": self.compiler,
+            **{f"{name}_bytes": int(getattr(self, f"{name}_bytes")) for name in sizes},
+            "outside": dict(self.outside),
+            "flops": self.flops,
+            "known_flops": self.known_flops,
+            "collective_bytes": self.collective_bytes,
+            "at_least_s": self.roofline.at_least_s,
+            "at_most_s": self.roofline.at_most_s,
+            "compile_s": self.compile_s,
+            **{name: json.loads(getattr(self, name).to_json(orient="records")) for name in tables},
+            "notes": list(self.notes),
+        }
+
     def __str__(self) -> str:
         """The plan in words, with units."""
         from moeprof.projector.any_step.words import described
@@ -214,7 +241,7 @@ def with_contents(buffers: pd.DataFrame, arguments: pd.DataFrame, constants: int
     Where buffers do not tell arguments apart (jax 0.7), the program's parameters do.
     """
     contents = dict(zip(arguments["argument"], arguments["content"], strict=True))
-    told = buffers["op"].map(contents).where(buffers["component"].eq(""))
+    told = buffers["op"].map(contents).astype("object").where(buffers["component"].eq(""))
     table = buffers.assign(content=told.fillna(buffers["content"]).astype("str"))
     rows = []
     is_lump = table["content"].eq(TOGETHER)

@@ -1,8 +1,11 @@
-"""Question: how is a planned step said in words, with units?"""
+"""Question: how is a planned step, or a script of several, said in words, with units?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -11,6 +14,7 @@ from moeprof.units import format_bytes, format_count, format_flops, format_ns
 
 if TYPE_CHECKING:
     from moeprof.projector.any_step.result import StepPlan
+    from moeprof.projector.any_step.script import ScriptPlan, ScriptProgram
 
 _MOST_ROWS = 8
 _LETTERS = 40
@@ -148,3 +152,98 @@ def _row(name: str, size: int, more: str) -> str:
 
 def _seconds(seconds: float) -> str:
     return format_ns(seconds * 1e9)
+
+
+# Scripts.
+
+_NAME_LETTERS = 20
+_MARKS = {"fits": "✓", "borderline": "~", "oom": "✗"}
+
+
+def described_script(plan: ScriptPlan, width: int = 80) -> str:
+    """The plan of a script as it is printed: whether it fits, its programs, the largest of them."""
+    parts = [
+        *map(list, (_script_head(plan), _programs(plan), _others(plan.largest), _script_run(plan))),
+        [f" - {note}" for note in plan.notes],
+        [f"{plan.largest.name}, called at {plan.largest.called_at}, the largest:"],
+        [str(plan.largest.plan).replace(f"{Path.cwd()}{os.sep}", "")],
+    ]
+    lines = [line for part in parts for line in [*"\n".join(part).splitlines(), ""] if part]
+    return "\n".join(_folded(line, width) for line in lines).rstrip()
+
+
+def _folded(line: str, width: int) -> str:
+    """A line that is too long goes on below, further in."""
+    inset = " " * (len(line) - len(line.lstrip()) + 2)
+    return "\n".join(
+        textwrap.wrap(
+            line, width, subsequent_indent=inset, break_long_words=False, break_on_hyphens=False
+        )
+    )
+
+
+def _script_head(plan: ScriptPlan) -> Iterator[str]:
+    left, largest = format_bytes(abs(plan.left_bytes)), plan.largest
+    how = f"{left} left of" if plan.left_bytes >= 0 else f"{left} too much for"
+    yield f"{plan.verdict}: {how} the pool of {format_bytes(plan.pool_bytes)}"
+    if plan.outside_bytes > plan.hardware.hbm_bytes - plan.pool_bytes:
+        yield f"beside the pool {format_bytes(plan.outside_bytes)}: more than there is"
+    yield f"certainty: XLA's own plan, {_certainty(plan)}"
+    if plan.unplanned:
+        yield f"no plan of {', '.join(plan.unplanned)}, which may need more"
+    yield f"{plan.script} on {plan.devices} × {plan.hardware.name}, decided by {largest.name}"
+
+
+def _certainty(plan: ScriptPlan) -> str:
+    """How near the limit the largest program is, with whichever kernels a run chooses."""
+    least, most = map(format_bytes, plan.largest.range_bytes)
+    verdict = plan.verdict_of(plan.largest)
+    if least == most:
+        near = "within" if verdict == "borderline" else "more than"
+        return f"{most}, {near} 5 % from the limit"
+    said = {"fits": "the most fits", "oom": "the least is too much", "borderline": "may not fit"}
+    return f"{least} to {most}, by which kernels a run chooses for products: {said[verdict]}"
+
+
+def _programs(plan: ScriptPlan) -> Iterator[str]:
+    heads = ("calls", "arguments", "results", "temp", "others", "needs")
+    yield f" {'program':<{_NAME_LETTERS}}" + _cells(heads)
+    for each in plan.programs:
+        name = f" {_short_name(each.name):<{_NAME_LETTERS}}"
+        if each.plan is None:
+            yield f"{name}{each.calls:>6}  {each.reason}"
+            continue
+        own = each.plan.outputs_bytes - each.plan.aliased_bytes
+        sizes = (each.plan.arguments_bytes, own, each.plan.temporaries_bytes, each.others_bytes)
+        cells = [str(each.calls), *map(format_bytes, sizes), format_bytes(each.needed_bytes)]
+        yield name + _cells(cells) + f"  {_MARKS[plan.verdict_of(each)]}"
+    yield " ✓ fits  ~ within 5 % of the limit  ✗ out of memory; bytes are of one device"
+    if plan.light:
+        yield f" not the largest, not compiled: {', '.join(plan.light)}"
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return "".join(f"{cell:>{5 if at == 0 else 10}}" for at, cell in enumerate(cells))
+
+
+def _short_name(name: str) -> str:
+    return name if len(name) < _NAME_LETTERS else f"{name[: _NAME_LETTERS - 2]}…"
+
+
+def _others(program: ScriptProgram) -> Iterator[str]:
+    if program.others_bytes:
+        yield f"Alive beside the arguments of {program.name}, by the line that made it"
+        for line, size in program.others:
+            yield f"  {format_bytes(size):>11}  {line}"
+
+
+def _script_run(plan: ScriptPlan) -> Iterator[str]:
+    yield f"Run here for {plan.ran_s:.1f} s, until {plan.ended}"
+    if plan.error:
+        yield f"  it ended with: {plan.error}"
+    if plan.reads:
+        yield "Values that it read on the host, which are 0 here"
+    for how, line, times in plan.reads[:_MOST_ROWS]:
+        yield f"  {line}  {how}" + (f" ×{times}" if times > 1 else "")
+    if len(plan.reads) > _MOST_ROWS:
+        yield f"  and {len(plan.reads) - _MOST_ROWS} more lines"

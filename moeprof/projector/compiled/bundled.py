@@ -149,8 +149,14 @@ def build_bundled(
     from jax.sharding import Mesh, NamedSharding
 
     from moeprof.model.layout import BATCH, Job, check_trainable
-    from moeprof.model.optimizer import OptimizerSettings, adamw
-    from moeprof.model.train import TrainState, make_step, state_specs, weight_shapes
+    from moeprof.model.train import (
+        OptimizerSettings,
+        TrainState,
+        adamw,
+        make_step,
+        state_specs,
+        weight_shapes,
+    )
 
     check_trainable(model, plan)
     mesh = Mesh(np.array(devices).reshape(plan.degrees), AXES)

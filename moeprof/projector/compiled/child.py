@@ -45,7 +45,8 @@ def _compile(request: dict[str, Any]) -> dict[str, str] | None:
             (request["ep_size"], request["ep_axis"]),
         )
     except Exception as error:  # of the user's code or the compiler: the parent says which
-        return {"error": _text(error)[:ERROR_LETTERS], "at": _where(error)}
+        text = _text(error).partition("\n-----")[0]
+        return {"error": text[:ERROR_LETTERS], "at": _where(error)}
     return None
 
 

@@ -228,7 +228,7 @@ def _fill(
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            env=_environment(flags),
+            env=child_environment(flags),
             start_new_session=True,
         )
         try:
@@ -262,7 +262,7 @@ def _wait_for_layout(child: subprocess.Popen[bytes], dump: Path, timeout_s: floa
         time.sleep(_POLL_S)
 
 
-def _environment(flags: str) -> dict[str, str]:
+def child_environment(flags: str = "") -> dict[str, str]:
     """The caller's, with its import path, and JAX told not to look for a GPU (up to 0.9: twice).
 
     `flags` are XLA's, which win over the caller's.

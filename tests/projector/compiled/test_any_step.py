@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 import moeprof
 from moeprof.errors import CompileError, SelectionError
@@ -400,3 +400,15 @@ def test_partition_specs_in_the_functions_own_jit_are_taken_or_told(plugin):
     except CompileError as error:  # as jax 0.10 does
         told = str(error)
     assert told == BF16 * 16 or "the function unjitted and in_shardings here" in str(told)
+
+
+def test_a_function_without_arguments_is_over_the_mesh_that_it_constrains_its_results_to(plugin):
+    over = Mesh(np.array(jax.devices()[:8]), ("x",))
+
+    @jax.jit
+    def init():
+        return jax.lax.with_sharding_constraint(jnp.ones((64, 32)), NamedSharding(over, P("x")))
+
+    found = moeprof.plan(init, mesh={"x": 8})
+    assert (found.devices, found.arguments_bytes) == (8, 0)
+    assert found.outputs_bytes == 4 * 64 * 32 // 8

@@ -15,8 +15,14 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 import moeprof
 from moeprof.errors import CompileError, SelectionError, SpecError
 from moeprof.model.layout import BATCH, Job
-from moeprof.model.optimizer import OptimizerSettings, adamw
-from moeprof.model.train import TrainState, make_step, state_specs, weight_shapes
+from moeprof.model.train import (
+    OptimizerSettings,
+    TrainState,
+    adamw,
+    make_step,
+    state_specs,
+    weight_shapes,
+)
 from moeprof.projector import compiled
 from moeprof.projector.compiled import load_target
 from moeprof.projector.compiled.bundled import compile_bundled

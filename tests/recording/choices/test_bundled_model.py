@@ -9,8 +9,7 @@ import pytest
 
 from moeprof.model.data import batches
 from moeprof.model.layout import build_mesh, put_batch
-from moeprof.model.optimizer import OptimizerSettings
-from moeprof.model.train import init_state, make_job, make_step
+from moeprof.model.train import OptimizerSettings, init_state, make_job, make_step
 from moeprof.recording.choices.outputs import Chosen
 from moeprof.recording.choices.stand_in import stand_in_for
 from moeprof.specs.plan import fill_plan
