@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from moeprof.tables.intervals import covered_by_group
+from moeprof.tables.intervals import covered_by_group, work_of
 from moeprof.tables.once import LazyFrame, once
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import work_of
 
 PER_STEP = "mean over devices and used steps"
 """Stands in the meaning of every column that is divided by `Window.shares`."""

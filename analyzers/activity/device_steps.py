@@ -14,10 +14,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.work import Spans, classes_of_events
-from moeprof.tables.intervals import Int64s
+from moeprof.tables.intervals import Int64s, work_of
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import work_of
 
 _KEYS = ["host", "step"]
 

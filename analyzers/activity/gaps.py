@@ -11,10 +11,10 @@ import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import DeviceSteps, between_steps, device_steps
 from moeprof.analyzers.activity.work import NEITHER, on_one_axis
+from moeprof.tables.intervals import is_work
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import is_work
 
 NONE = -1
 

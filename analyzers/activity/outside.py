@@ -15,10 +15,10 @@ import pandas as pd
 from moeprof.analyzers.activity.account import account_of, intervals_of
 from moeprof.analyzers.activity.device_steps import between_steps
 from moeprof.analyzers.window import spans_of_steps
+from moeprof.tables.intervals import is_work, work_of
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import is_work, work_of
 
 BEFORE, BETWEEN, DURING, AFTER = (
     "before the first step",

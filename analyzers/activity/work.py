@@ -20,9 +20,9 @@ import pandas as pd
 from moeprof.analyzers.attribution import is_collective, sure_rows
 from moeprof.analyzers.classify.components import COPIES, LOOPS
 from moeprof.analyzers.classify.op_kinds import exchange_of
+from moeprof.tables.intervals import is_work
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import is_work
 from moeprof.vocabulary import COMMUNICATION as KERNELS_OF_COMMUNICATION
 from moeprof.vocabulary import is_driver_copy, kind_of_kernel
 

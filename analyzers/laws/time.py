@@ -18,10 +18,10 @@ from moeprof.analyzers.communication.sites import sites_of
 from moeprof.analyzers.window import op_time
 from moeprof.errors import NotByHostError
 from moeprof.tables.clock import aligned_hosts, comparable_stamps
+from moeprof.tables.intervals import work_of
 from moeprof.tables.law import Law, Need, Scope
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import work_of
 from moeprof.units import format_count, format_ns, format_percent
 
 _STEPS = 1.5

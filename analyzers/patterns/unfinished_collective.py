@@ -11,8 +11,8 @@ from __future__ import annotations
 from moeprof.analyzers.classify.components import EXCHANGES
 from moeprof.analyzers.laws.time import early_end, told_of
 from moeprof.analyzers.question import Hint, Pattern
+from moeprof.tables.intervals import work_of
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import work_of
 from moeprof.units import format_ns
 
 LEAST_NS = 10_000_000_000

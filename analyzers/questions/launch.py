@@ -28,11 +28,10 @@ from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import written
 from moeprof.tables.analysis import Analysis, Metric, nothing
-from moeprof.tables.intervals import cover
+from moeprof.tables.intervals import cover, is_work
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import is_work
 from moeprof.units import format_count, format_ns, format_percent
 
 _BOUNDS_NS = (0, 2_000, 5_000, SHORT_NS, 50_000, 100_000, 1_000_000)

@@ -39,9 +39,9 @@ from moeprof.ingest.program_frames import modules_frame
 from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.sources.store import fetched
 from moeprof.ingest.sources.window_record import HostRecord
+from moeprof.tables.intervals import work_of
 from moeprof.tables.once import Latest, Loader
 from moeprof.tables.trace import DEVICES, STEPS, Trace, TraceMeta
-from moeprof.tables.waits import work_of
 
 
 class InSteps(NamedTuple):

@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from moeprof.model.attention import attention
-from moeprof.model.layers import rms_norm, swiglu
+from moeprof.model.layers import count_tokens, rms_norm, route, swiglu
 from moeprof.model.layout import Job, Tree, gather, gather_one
-from moeprof.model.router import count_tokens, route
 from moeprof.model.strategies import Routed, load_strategy
 from moeprof.specs.remat import Remat
 

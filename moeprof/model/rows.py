@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moeprof.model.router import count_tokens
+from moeprof.model.layers import count_tokens
 
 
 @jax.custom_vjp

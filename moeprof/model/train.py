@@ -24,7 +24,7 @@ from moeprof.errors import SpecError
 from moeprof.kernels import reset_runtime, setup
 from moeprof.kernels.runtime.ep_groups import is_planning
 from moeprof.model.decoder import LayerLoad, forward
-from moeprof.model.layers import cross_entropy_sum
+from moeprof.model.layers import balance_bias, cross_entropy_sum
 from moeprof.model.layout import (
     BATCH,
     Job,
@@ -35,7 +35,6 @@ from moeprof.model.layout import (
     placements,
     psum,
 )
-from moeprof.model.router import balance_bias
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter, parameters
 from moeprof.specs.plan import AXES, ParallelPlan

@@ -1,4 +1,4 @@
-"""Question: how much time do intervals cover, once each, and on which lane is each one drawn?
+"""Question: which events are work, how much time do intervals cover, and on which lane is each drawn?
 
 Intervals are half open, in ns, as int64 arrays. ``group`` keeps intervals apart that may overlap
 in time but do not belong together (devices, executions): each group is moved to a stretch of the
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 Int64s = npt.NDArray[np.int64]
 _MOST = 2**62
@@ -114,6 +115,26 @@ def last_begun(groups: Int64s, starts: Int64s, group: Int64s, at: Int64s) -> Int
         at, starts = np.searchsorted(stamps, at, "right") - 1, np.searchsorted(stamps, starts)
         low, span = -1, len(stamps) + 1
     return np.searchsorted(groups * span + (starts - low), group * span + (at - low), "right") - 1
+
+
+# Which device events are work, and which only wait for it? A stream, event or context that is
+# waited for is recorded beside the work, and as long as it. The device does nothing in that time:
+# no figure of work counts it.
+
+WAIT = "sync"
+"""`kind` of events that only wait."""
+
+
+def is_work(events: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Whether each of `events` (rows of `EVENTS`) is work of the device."""
+    flags: npt.NDArray[np.bool_] = events["kind"].ne(WAIT).to_numpy(dtype=bool)
+    return flags
+
+
+def work_of(events: pd.DataFrame) -> pd.DataFrame:
+    """`events` without those that only wait; the same frame where none does."""
+    flags = is_work(events)
+    return events if flags.all() else events[flags]
 
 
 # On which of several lanes must each interval of a track lie to be drawn?

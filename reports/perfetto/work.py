@@ -20,10 +20,9 @@ from moeprof.analyzers.costs.table import costs_of
 from moeprof.analyzers.gap_causes import names_of, told
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, Tracks, looks_of, tracks_by_lane
 from moeprof.tables.clock import comparable_stamps
-from moeprof.tables.intervals import Int64s, apart
+from moeprof.tables.intervals import Int64s, apart, work_of
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import work_of
 
 RUNS = Schema(
     "component_runs",

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from moeprof.model.attention import attention
-from moeprof.model.layers import cross_entropy_sum, rms_norm, swiglu
+from moeprof.model.layers import cross_entropy_sum, rms_norm, route, swiglu
 from moeprof.model.layout import Tree
-from moeprof.model.router import route
 from moeprof.specs.model import ModelSpec
 
 

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from moeprof.model.layers import Routing
 from moeprof.model.layout import Job
-from moeprof.model.router import Routing
 from moeprof.model.strategies.dense import capacity_masks, run_experts
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import parse_strategy

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from moeprof.model.layers import Routing
 from moeprof.model.layout import BATCH, Job, build_mesh
-from moeprof.model.router import Routing
 from moeprof.model.strategies.sorted_experts import announce, run_ragged_dot
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import parse_strategy

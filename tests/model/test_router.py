@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moeprof.model.router import balance_bias, choose, count_tokens
+from moeprof.model.layers import balance_bias, choose, count_tokens
 
 pytestmark = pytest.mark.quick
 

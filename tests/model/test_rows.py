@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moeprof.model.router import count_tokens
+from moeprof.model.layers import count_tokens
 from moeprof.model.rows import (
     add_rows,
     compact_slots,

@@ -18,9 +18,8 @@ from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.tables.clock import comparable_stamps, is_comparable
-from moeprof.tables.intervals import Int64s, apart, lanes
+from moeprof.tables.intervals import Int64s, apart, is_work, lanes
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import is_work
 
 
 def rows_within(track: Int64s, start_ns: Int64s, end_ns: Int64s) -> Int64s:

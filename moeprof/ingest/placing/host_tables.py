@@ -53,7 +53,7 @@ from moeprof.ingest.planes.record import (
 )
 from moeprof.ingest.planes.tpu_plane import is_in_flight, nests
 from moeprof.ingest.xspace.space import Flags, Int64s
-from moeprof.tables.waits import WAIT
+from moeprof.tables.intervals import WAIT
 
 Instructions = Mapping[tuple[int, str], int]
 """(module, op) -> row of `HLO_OPS`."""

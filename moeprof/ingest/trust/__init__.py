@@ -17,8 +17,8 @@ from moeprof.ingest.trust import (
     whole_input,
 )
 from moeprof.ingest.trust.evidence import Evidence, Tally
+from moeprof.tables.intervals import work_of
 from moeprof.tables.law import Law
-from moeprof.tables.waits import work_of
 
 CHECKS = (
     whole_input.truncated,

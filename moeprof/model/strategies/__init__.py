@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import jax
 
+from moeprof.model.layers import Routing
 from moeprof.model.layout import Job
-from moeprof.model.router import Routing
 
 # Kind -> module and function.
 _FUNCTIONS = {

@@ -10,8 +10,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from moeprof.model.layers import Routing
 from moeprof.model.layout import Job, all_to_all, psum_scatter
-from moeprof.model.router import Routing
 from moeprof.model.strategies import Routed
 from moeprof.specs.strategy import expert_capacity
 

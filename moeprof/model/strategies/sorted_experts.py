@@ -29,9 +29,8 @@ import jax
 import jax.numpy as jnp
 
 from moeprof.kernels import grouped_gemm, moe_combine, moe_dispatch
-from moeprof.model.layers import GroupedProduct, grouped_swiglu
+from moeprof.model.layers import GroupedProduct, Routing, count_tokens, grouped_swiglu
 from moeprof.model.layout import Job, all_gather, all_to_all
-from moeprof.model.router import Routing, count_tokens
 from moeprof.model.rows import (
     ExpertOrder,
     Slots,
