@@ -1,4 +1,4 @@
-"""Question: which events are work, how much time do intervals cover, and on which lane is each drawn?
+"""Question: which events are work, how much time do intervals cover, on which lane is each drawn?
 
 Intervals are half open, in ns, as int64 arrays. ``group`` keeps intervals apart that may overlap
 in time but do not belong together (devices, executions): each group is moved to a stretch of the
