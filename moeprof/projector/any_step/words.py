@@ -214,10 +214,11 @@ def _programs(plan: ScriptPlan) -> Iterator[str]:
             yield f"{name}{each.calls:>6}  {each.reason}"
             continue
         own = each.plan.outputs_bytes - each.plan.aliased_bytes
-        sizes = (each.plan.arguments_bytes, own, each.plan.temporaries_bytes, each.others_bytes)
+        most = each.plan.temporaries_bytes + each.plan.peak_range[1] - each.plan.peak_bytes
+        sizes = (each.plan.arguments_bytes, own, most, each.others_bytes)
         cells = [str(each.calls), *map(format_bytes, sizes), format_bytes(each.needed_bytes)]
         yield name + _cells(cells) + f"  {_MARKS[plan.verdict_of(each)]}"
-    yield " ✓ fits  ~ within 5 % of the limit  ✗ out of memory; bytes are of one device"
+    yield " ✓ fits  ~ may not fit  ✗ out of memory; bytes are of one device, at most"
     if plan.light:
         yield f" not the largest, not compiled: {', '.join(plan.light)}"
 
