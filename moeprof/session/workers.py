@@ -1,7 +1,7 @@
 """Question: who reads the hosts of a large run, and when is a run large?
 
-Workers of Dask, here or behind a scheduler, or this process: what is read is the same. A worker that
-dies is replaced and its hosts are read again; a file at which workers die is left out.
+Workers of Dask, here or behind a scheduler, or this process: what is read is the same. A worker
+that dies is replaced and its hosts are read again; a file at which workers die is left out.
 """
 
 from __future__ import annotations
