@@ -210,6 +210,8 @@ class StepPlan:
             "devices": self.devices,
             "compiler": self.compiler,
             **{f"{name}_bytes": int(getattr(self, f"{name}_bytes")) for name in sizes},
+            "library_temporaries_bytes": self.library_temporaries_bytes,
+            "peak_range_bytes": list(self.peak_range),
             "outside": dict(self.outside),
             "flops": self.flops,
             "known_flops": self.known_flops,
