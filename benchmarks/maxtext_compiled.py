@@ -138,8 +138,8 @@ def compile_step(
         return lowered.compile(compiler_options=dict(options or {}))
 
 
-def largest_at_peak(dump: Path, most: int = 40) -> list[dict[str, Any]]:
-    """The largest buffers alive when the arena is fullest, from the compiler's dump."""
+def _program(dump: Path) -> tuple[dict[str, Any], list[Any]]:
+    """Instructions by name and the buffers of the program in the compiler's dump."""
     from moeprof.ingest.hlo.buffer_assignment import parse_buffers
     from moeprof.ingest.hlo.module import parse_module
     from moeprof.ingest.xspace.wire import read_message
@@ -148,10 +148,16 @@ def largest_at_peak(dump: Path, most: int = 40) -> list[dict[str, Any]]:
     data = path.read_bytes()
     parts = read_message(data, 0, len(data)).stretches
     module = parse_module(data, *parts[1])
-    ops = {op.name: op for op in module.instructions}
     names = {op.id: op.name for op in module.instructions}
+    buffers = list(parse_buffers(data, *parts[3], names))
+    return {op.name: op for op in module.instructions}, buffers
+
+
+def largest_at_peak(dump: Path, most: int = 40) -> list[dict[str, Any]]:
+    """The largest buffers alive when the arena is fullest, from the compiler's dump."""
+    ops, buffers = _program(dump)
     places: dict[tuple[int, int], Any] = {}
-    for buffer in parse_buffers(data, *parts[3], names):
+    for buffer in buffers:
         if buffer.is_at_peak and buffer.kind == "temp":
             place = (buffer.allocation, buffer.offset_bytes)
             if place not in places or places[place].size_bytes < buffer.size_bytes:
@@ -234,18 +240,30 @@ def _until_laid_out(process: subprocess.Popen[bytes], folder: Path, until: float
     process.wait()
 
 
+_HELD = ("weights", "optimizer state", "inputs", "results that reuse no argument")
+
+
 def _found(folder: Path, library: Path) -> dict[str, Any]:
-    """Totals, and what fills the arena."""
-    from moeprof.analyzers.heap.at_peak import main_module, peak_of
+    """Totals, and what fills the arena: [bytes, count, content, component, phase, shape, name]."""
+    from moeprof.analyzers.heap.at_peak import grouped, main_module, peak_of
     from moeprof.ingest.dump.open import open_dump
     from moeprof.projector.compiled.result import has_triton_products, totals_of
 
     trace = open_dump(folder)
     memory, peak = totals_of(trace), peak_of(trace, main_module(trace))
-    buffers = [
-        [b["size_bytes"], b["shape"], b["op"], b["op_name"].removeprefix("jit(train_step)/")]
-        for b in largest_at_peak(folder, 48)
-        if b["size_bytes"] >= 0.002 * (memory.temp_bytes or 0)
+    if peak is None or memory.temp_bytes is None:
+        raise RuntimeError("no buffer has a life")
+    ops, _ = _program(folder)
+    table = peak.table[~peak.table["content"].isin(_HELD)]
+    names = [
+        ops[op].op_name.removeprefix("jit(train_step)/") if op in ops else "" for op in table["op"]
+    ]
+    keys = ["content", "component", "phase", "shape", "op_name"]
+    groups = grouped(table.assign(op_name=names), keys)
+    shown = groups[groups["bytes"] >= 0.002 * memory.temp_bytes].head(60)
+    rows = [
+        [int(size), int(count), *said]
+        for size, count, *said in shown[["bytes", "buffers", *keys]].itertuples(index=False)
     ]
     return {
         "argument_bytes": memory.argument_bytes,
@@ -254,9 +272,11 @@ def _found(folder: Path, library: Path) -> dict[str, Any]:
         "temp_bytes": memory.temp_bytes,
         "library_temp_bytes": totals_of(open_dump(library)).temp_bytes,
         "has_triton_products": has_triton_products(folder),
-        "peak_op": peak.op if peak else "",
-        "heap_bytes": int(peak.heaps[0].live_bytes.max()) if peak and peak.heaps else None,
-        "buffers": buffers,
+        "peak_op": peak.op,
+        "peak_op_name": ops[peak.op].op_name if peak.op in ops else "",
+        "heap_bytes": [int(heap.live_bytes.max()) for heap in peak.heaps],
+        "buffers": rows,
+        "rest_bytes": memory.temp_bytes - int(shown["bytes"].sum()),
     }
 
 
