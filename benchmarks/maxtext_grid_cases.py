@@ -71,7 +71,8 @@ class Case:
             "base_num_query_heads": heads,
             "base_num_kv_heads": self._kv_heads,
             "head_dim": 128,
-            "base_mlp_dim": 2 * self.hidden,
+            # MaxText asks for one width where no layer is dense.
+            "base_mlp_dim": 2 * self.hidden if self.dense_layers else self.moe_ffn,
             "base_moe_mlp_dim": self.moe_ffn,
             "base_num_decoder_layers": self.layers,
             "vocab_size": self.vocab,
