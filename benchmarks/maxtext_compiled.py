@@ -40,6 +40,7 @@ from typing import Any
 BLOCK = 512
 RESULT = Path(__file__).parent / "results" / "maxtext_grid.jsonl"
 LIMIT_S = 240  # of one case
+SETTLED_S = 3  # on a busy machine the program may still be being written
 NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
 BASE = (
     "override_model_config=true",
@@ -235,6 +236,7 @@ def _until_laid_out(process: subprocess.Popen[bytes], folder: Path, until: float
 
     while not is_laid_out(folder) and process.poll() is None and time.perf_counter() < until:
         time.sleep(0.2)
+    time.sleep(SETTLED_S)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
