@@ -177,20 +177,20 @@ def largest_at_peak(dump: Path, most: int = 40) -> list[dict[str, Any]]:
 
 def lay_out(case: Any, folder: Path) -> None:
     """Compile a case of the grid and leave the compiler's dump in a folder."""
-    from maxtext_grid_cases import DEVICES, HARDWARE
+    from maxtext_grid_cases import HARDWARE
 
     from moeprof.projector.compiled import load_target
     from moeprof.specs.hardware import load_hardware
 
-    prepare(DEVICES, *os.environ.get("XLA_FLAGS", "").split())
+    prepare(case.devices, *os.environ.get("XLA_FLAGS", "").split())
     attend_by_blocks()
-    target = load_target(load_hardware(HARDWARE), DEVICES)
+    target = load_target(load_hardware(HARDWARE), case.devices)
     options = {
         "xla_backend_optimization_level": 0,  # kernels only: what is laid out stays the same
         "xla_dump_to": str(folder),
         "xla_dump_hlo_as_proto": True,
     }
-    compile_step(case.options, DEVICES, target.config, options)
+    compile_step(case.options, case.devices, target.config, options)
 
 
 def compiled_case(case: Any) -> dict[str, Any]:
@@ -284,9 +284,10 @@ def _found(folder: Path, library: Path) -> dict[str, Any]:
 
 def fill_grid(out: Path, jobs: int, within_s: float) -> None:
     """Compile what the file of results lacks; none is begun after ``within_s`` seconds."""
-    from maxtext_grid_cases import cases
+    from maxtext_grid_cases import cases, wide_cases
 
-    began, kept = time.perf_counter(), _kept(out, {case.key for case in cases()})
+    every = [*cases(), *wide_cases()]
+    began, kept = time.perf_counter(), _kept(out, {case.key for case in every})
 
     def one(case: Any) -> str:
         if time.perf_counter() - began > within_s:
@@ -297,7 +298,7 @@ def fill_grid(out: Path, jobs: int, within_s: float) -> None:
         failed = {"key": case.key, "split": case.split, "error": done.stderr[-1500:]}
         return lines[-1] if lines else json.dumps(failed)
 
-    waiting = [case for case in cases() if case.key not in kept]
+    waiting = [case for case in every if case.key not in kept]
     out.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(jobs) as pool, out.open("a", encoding="utf-8") as file:
         for line in _as_ended(pool, one, waiting):
@@ -375,9 +376,9 @@ def main() -> None:
     if arguments.grid:
         return fill_grid(arguments.out or RESULT, arguments.jobs, arguments.within)
     if arguments.case or arguments.lay_out:
-        from maxtext_grid_cases import cases
+        from maxtext_grid_cases import cases, wide_cases
 
-        named = {case.key: case for case in cases()}
+        named = {case.key: case for case in (*cases(), *wide_cases())}
         if arguments.lay_out:
             return lay_out(named[arguments.lay_out[0]], Path(arguments.lay_out[1]))
         return print(json.dumps(compiled_case(named[arguments.case])))

@@ -11,7 +11,7 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from moeprof.projector.setting import Precision, Setting
 from moeprof.specs.hardware import load_hardware
@@ -25,6 +25,7 @@ PLANS = ((1, 8), (8, 1), (2, 4))  # FSDP, EP
 SIZES = 5
 SEED = 21
 DEVICES = 8
+WIDE = (8, 8)
 HARDWARE = "h100_sxm"
 # Far from the limit of the device, near which XLA reorders and recomputes.
 _MOST_BYTES = 40e9
@@ -58,8 +59,15 @@ class Case:
 
     @property
     def split(self) -> str:
-        """``fit`` where the hash is even, else ``test``."""
+        """``fit`` where the hash is even, else ``test``; ``wide`` on several hosts."""
+        if self.devices > DEVICES:
+            return "wide"
         return "test" if int(self.key, 16) % 2 else "fit"
+
+    @property
+    def devices(self) -> int:
+        """Devices of the plan."""
+        return self.fsdp * self.expert
 
     @property
     def options(self) -> list[str]:
@@ -152,6 +160,12 @@ def cases() -> list[Case]:
         for strategy in STRATEGIES
         for plan in PLANS
     ]
+
+
+def wide_cases() -> list[Case]:
+    """Seven cases that counts were read from, on 64 devices: what several hosts change."""
+    kept = [c for c in cases() if c.split == "fit" and (c.fsdp, c.expert) == PLANS[1]]
+    return [replace(c, fsdp=WIDE[0], expert=WIDE[1]) for c in kept if c.remat == "full"]
 
 
 def _drawn(draw: random.Random, strategy: str, plan: tuple[int, int], size: int) -> Iterator[Case]:

@@ -222,14 +222,15 @@ ROCM = Account(
 
 # MaxText 0.2.5, another build than AMD's container: stacked expert weights lie along axis 1 and are
 # copied along axis 0 for the layers' loop, and on the capacity path the partitioner gathers the
-# experts of all ranks instead of moving tokens. Counts were read off four compiled steps of
-# DeepSeek-V3 (benchmarks/results/maxtext_compiled.json, jax 0.12), whose sizes they give within
-# 3 %, and those of attention without a flash kernel, and of a stack of one layer, off the program
-# of a step that ran on two H100 (jax 0.11.2; one dense and four MoE layers, EP 2: temp
-# 3,898,152,944 B). Dropless strategies with a grouped GEMM were not compiled: their rows are those
-# of the container.
+# experts of all ranks instead of moving tokens. Counts were read off XLA's plans of its step: of
+# DeepSeek-V3 for 64 devices (benchmarks/results/maxtext_compiled.json, jax 0.12), and of the cases
+# called `fit` of a grid for 8 H100 (benchmarks/results/maxtext_grid.jsonl, jax 0.11.2); those of
+# attention without a flash kernel, and of a stack of one layer, off the program of a step that ran
+# on two H100 (jax 0.11.2; one dense and four MoE layers, EP 2: temp 3,898,152,944 B). Dropless
+# strategies with a grouped GEMM were not compiled: their rows are those of the container.
 
 _READ = "peaks of MaxText 0.2.5's step: benchmarks/results/maxtext_compiled.json"
+_GRID = "peaks of MaxText 0.2.5's step: benchmarks/results/maxtext_grid.jsonl"
 _RAN = "peak of a step of MaxText 0.2.5 on two H100, one dense and four MoE layers, EP 2"
 
 
@@ -237,36 +238,67 @@ def _live(what: str, shape: str, count: float, evidence: str = _READ) -> Live:
     return Live(what, shape, count, evidence)
 
 
-_LAYOUT = _live("expert weights of all layers, in the loop's layout", "P_experts:w", 1)
+_LAYOUT = _live("expert weights of all layers, in the loop's layout", "P_laid:w", 1)
 _GATHERED = _live("layer weights but experts, gathered", "W_rest", 1)
-_LOGITS = _live("gradient of the logits", "T V", 1)
-_SHARED = (
-    GRADIENTS,
+# The backward pass starts from the logits, and XLA makes the head's gradient of them last of all.
+_LOGITS = _live("logits", "T V", 1, _GRID)
+_LAYER = (
+    # Gradients of embedding and head come after the loop, those of dense layers after this one.
+    Live("gradients of MoE layers", "G_moe:g", 1, _GRID, "high", "grads"),
     _LAYOUT,
     _GATHERED,
-    _live("gradient of the head, not reduced", "W_head", 1),
-    _LOGITS,
-    _live("queries and keys", "T q", 2),
-    _live("layer inputs, norms, cotangents", "T d", 5),
+    _live("queries, keys, and where their gradients will be", "T q", 4, _GRID),
+    _live("layer inputs, norms, values, cotangents", "T d", 9, _GRID),
 )
-_ALL_EXPERTS = _live("experts of all ranks, gathered", "W_all_experts", 1)
-_OWN_EXPERTS = _live("experts, gathered", "W_experts", 1)
-_STRATEGIES = {
-    "dense": (
-        _ALL_EXPERTS,
-        _live("capacity rows in and out, cotangent", "n d", 3),
-        _live("capacity rows inside experts", "n f", 4),
-        _live("mask of dispatch or combine", "M", 1),
+_RECOMPUTED = (
+    _live("experts of all ranks, gathered", "W_all_experts", 1),
+    _live("capacity rows in and out, cotangent", "n d", 3),
+    _live("capacity rows inside experts", "n f", 4),
+    _live("masks of dispatch and combine", "M", 2, _GRID),
+)
+_CAPACITY = {
+    "backward of a MoE layer, at its end": (
+        _live("capacity rows in and out, cotangents", "n d", 5, _GRID),
+        _live("capacity rows inside experts: product, cotangents", "n f", 3, _GRID),
+        _live("mask of dispatch", "M", 1, _GRID),
     ),
-    "sparse-ragged-dot": (
-        _OWN_EXPERTS,
-        _live("dense fallback of ragged_dot: rows once per local expert", "El N d", 2),
-        _live("dense fallback of ragged_dot inside experts", "El N f", 1),
-        _live("received rows", "N d", 1),
-        _live("rows inside experts", "N f", 3),
-        _live("pairs sent and returned", "T K d", 2),
+    "backward of attention": (
+        _live(
+            "gradient of an expert matrix of all ranks, not reduced", "W_all_experts", 1 / 3, _GRID
+        ),
+        _live("capacity rows in and out", "n d", 2, _GRID),
+        _live("capacity rows inside experts", "n f", 3, _GRID),
     ),
 }
+# On GPUs ragged_dot multiplies all rows by each local expert, those of others masked: a copy
+# [El, N, width] per operand, and one [N, El, width] where a product sums over both, which is none
+# where there is one expert. Which are alive at once depends on which width is the larger.
+_RAGGED = {
+    "backward of a MoE layer": (
+        _live("rows once per local expert: inputs, cotangent", "El N d", 2),
+        _live("the same, laid out for a product", "El_many N d", 1, _GRID),
+        _live("the other, where no exchange lies between", "El_own N d", 1, _GRID),
+    ),
+    "backward of a MoE layer, inside experts": (
+        _live("rows once per local expert: inputs, cotangent", "El N d", 2),
+        _live("rows inside experts once per local expert", "El N f", 1),
+        _live("the same of both cotangents", "El_many N f", 2, _GRID),
+        _live("all three, laid out for a product", "El_own N f", 3, _GRID),
+        _live("rows inside experts", "N f", 2, _GRID),
+    ),
+    "backward of attention": (_live("rows inside experts", "N f", 2, _GRID),),
+}
+_EXCHANGED = (
+    _live("rows received and returned, an arena of collectives", "N_far d", 2, _GRID),
+    _live("pairs sent and got back, an arena of collectives", "T_far K d", 2, _GRID),
+)
+
+
+def _own_experts(setting: Setting) -> Live:
+    """A rank's own experts: gathered in the weights' format, and converted where that is wider."""
+    is_wide = DTYPE_BYTES[setting.precision.weights] > DTYPE_BYTES[setting.precision.compute]
+    return _live("experts, gathered and converted", "W_experts", 2 if is_wide else 1, _GRID)
+
 
 _WHOLE_ATTENTION = (
     Live("gradients of MoE layers", "G_moe:g", 1, _RAN, "high", "grads"),
@@ -287,14 +319,59 @@ _WHOLE_ATTENTION = (
 
 def upstream_moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
     """The lists by moment of 0.2.5, without what layers saved."""
-    peaks = moments(setting)
-    if setting.model.moe_layers:
-        kind = product_of(setting)
-        rows = _STRATEGIES.get(kind, (_OWN_EXPERTS, *STRATEGIES[kind]))
-        peaks["backward of a MoE layer"] = (*_SHARED, *quantised(setting, rows))
-        if setting.attention == "whole":
-            peaks["backward of attention"] = _WHOLE_ATTENTION
+    peaks, kind = moments(setting), product_of(setting)
+    if not setting.model.moe_layers:
+        return peaks
+    if kind == "dense":
+        # Where products inside experts are kept, none is recomputed.
+        kept = "mlpwi_0" in setting.plan.remat.saved_names
+        first = {} if kept else {"backward of a MoE layer": _RECOMPUTED}
+        layer, routed = (*_LAYER, _LOGITS), first | _CAPACITY
+    elif kind == "sparse-ragged-dot":
+        kept = _live("logits, or gradients of head and embedding", "L", 1, _GRID)
+        layer, routed = (*_LAYER, kept, _own_experts(setting)), _RAGGED
+    else:
+        rows = quantised(setting, STRATEGIES[kind])
+        layer, routed = (
+            (*_LAYER, _LOGITS, _own_experts(setting)),
+            {
+                "backward of a MoE layer": rows,
+                "backward of attention": (),
+            },
+        )
+    peaks = {name: rows for name, rows in peaks.items() if "MoE" not in name}
+    peaks |= {name: (*layer, *rows) for name, rows in routed.items()}
+    if setting.attention == "whole":
+        peaks["backward of attention"] = _WHOLE_ATTENTION
     return peaks
+
+
+def upstream_always(setting: Setting) -> tuple[Live, ...]:
+    """What `ragged_all_to_all` reads and writes: XLA keeps it apart from all else."""
+    return _EXCHANGED if product_of(setting) == "sparse-ragged-dot" else ()
+
+
+def upstream_loss(setting: Setting) -> tuple[Live, ...]:
+    """The logits alone, in the compute format: XLA makes the softmax and its gradient of them.
+
+    The gradients that the layers' loop fills are there already, as zeros.
+    """
+    if setting.has_fused_loss or setting.vocab_tiling != 1:
+        return loss(setting)
+    modules = 1 + setting.model.mtp_layers
+    return (
+        _live("head, gathered", "W_head", 1, _GRID),
+        _live("logits", "T V", modules, _GRID),
+        Live("gradients of MoE layers", "G_moe:g", 1, _GRID, "high", "grads"),
+    )
+
+
+def upstream_keeps_nothing(setting: Setting, name: str) -> bool:
+    """With sparse_matmul the second product inside experts is named `moe_mlpwi_1` alone.
+
+    AI-Hypercomputer/maxtext 0.2.5, layers/moe.py, where the first is `mlpwi_0` as well.
+    """
+    return name == "mlpwi_1" and setting.strategy.kind != "dense"
 
 
 def upstream_kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
@@ -322,4 +399,11 @@ def upstream_kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
     }
 
 
-UPSTREAM = replace(ROCM, moments=upstream_moments, kept_unrolled=upstream_kept_unrolled)
+UPSTREAM = replace(
+    ROCM,
+    moments=upstream_moments,
+    loss=upstream_loss,
+    always=upstream_always,
+    kept_unrolled=upstream_kept_unrolled,
+    keeps_nothing=upstream_keeps_nothing,
+)
