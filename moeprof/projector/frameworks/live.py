@@ -20,8 +20,8 @@ W_moe… elements of one layer's weights, gathered over the axes that split them
 W_gathered those of a MoE layer that are gathered over any axis; W_rest all but experts;
        W_all_experts the experts of all ranks
 P_experts elements of all layers' routed experts on the device; P_moved where gathered, P_laid
-       where a rank has several experts or they are gathered
-L      elements of the logits, or of both reduced gradients that take their place, see `_logits`
+       where a rank has several experts or they are gathered; P_rest the layers' other weights
+L      elements of the logits, or of the gradients that take their place, see `_logits` (L_far)
 G…     elements of gradients on the device: of MoE layers, dense layers, the rest, one
        of that (G_end), the largest array (G_leaf)
 ====== =======================================================================================
@@ -76,7 +76,7 @@ def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> 
     item = DTYPE_BYTES[setting.precision.compute]
     extent["h"] = None if tokens is None else smaller(tokens * 4 // item, model.hidden)
     extent.update(_rows(setting, degrees, tokens))
-    extent.update(_stand_ins(setting, degrees, extent), L=_logits(degrees, extent))
+    extent.update(_stand_ins(setting, degrees, extent), **_logits(setting, degrees, extent))
     return extent
 
 
@@ -101,17 +101,29 @@ def _stand_ins(setting: Setting, degrees: Degrees, extent: Extent) -> Extent:
     }
 
 
-def _logits(degrees: Degrees, extent: Extent) -> Amount | None:
-    """What the loss leaves alive where tokens are exchanged by ragged_all_to_all.
+def _logits(setting: Setting, degrees: Degrees, extent: Extent) -> Extent:
+    """Elements of what a step of MaxText 0.2.5 keeps of the loss, through the layers' loop.
 
-    The logits, until the head's gradient is made of them; that is made at once where it is the
-    smaller of both, and what is left are the reduced gradients of head and embedding.
+    The logits, until the head's gradient is made of them. Where that is the smaller of both it is
+    made before: on several hosts (L) it is there before it is reduced; on one, where tokens are
+    exchanged by ragged_all_to_all (L_far), those of head and embedding are, reduced.
     """
-    tokens, vocab, ends = extent["T"], extent["V"], extent["G_end"]
-    if tokens is None or vocab is None or ends is None or extent["d"] is None:
-        return None
-    is_many = smaller(larger(tokens - extent["d"], 0), 1) * smaller(degrees.expert - 1, 1)
-    return tokens * vocab * (1 - is_many) + 2 * ends * is_many
+    tokens, vocab, hidden = extent["T"], extent["V"], extent["d"]
+    head, end = extent["W_head"], extent["G_end"]
+    if None in (tokens, vocab, hidden, head, end):
+        return {"L": None, "L_far": None}
+    others = degrees.data * degrees.tensor * degrees.context * degrees.pipeline
+    devices = degrees.fsdp * degrees.expert * others
+    hosts = smaller(larger(devices - setting.hardware.domain, 0), 1)
+    far = smaller(degrees.expert - 1, 1) * (1 - hosts)
+    is_many = smaller(larger(tokens - hidden, 0), 1)
+    logits = tokens * vocab
+    return {
+        "L": logits * (1 - is_many * hosts) + head * is_many * hosts,
+        "L_far": logits * (1 - is_many * (far + hosts))
+        + 2 * end * is_many * far
+        + head * is_many * hosts,
+    }
 
 
 def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:
@@ -184,6 +196,9 @@ def _weights(degrees: Degrees, held: Sequence[Parameter], experts: int) -> Exten
     stacks = (p for p in held if p.expert_axis is not None and p.path[0] == "moe_layers")
     sizes["P_experts"] = sum((held_elements(p, degrees) for p in stacks), 0)
     sizes["P_moved"] = sizes["P_experts"] * is_gathered
+    layers = ("moe_layers", "dense_layers", "mtp_layers")
+    others = (p for p in held if p.path[0] in layers and p.expert_axis is None)
+    sizes["P_rest"] = sum((held_elements(p, degrees) for p in others), 0)
     local = ceil_div(experts, degrees.expert)
     sizes["P_laid"] = sizes["P_experts"] * smaller(local - 1 + is_gathered, 1)
     sizes["W_all_experts"] = sizes["W_experts"] * degrees.expert

@@ -14,6 +14,7 @@ from moeprof.projector.frameworks.jax_step import Account, Batch
 from moeprof.projector.frameworks.live import Live
 from moeprof.projector.setting import Setting
 from moeprof.specs import DTYPE_BYTES
+from moeprof.specs.model import MlaSpec
 
 FITTED = (
     "ROCm/rocm-blogs, maxtext-dropless-moe: out-of-memory sizes of DeepSeek-V3 on 64 MI355X "
@@ -239,13 +240,16 @@ def _live(what: str, shape: str, count: float, evidence: str = _READ) -> Live:
 
 
 _LAYOUT = _live("expert weights of all layers, in the loop's layout", "P_laid:w", 1)
+_OTHERS_LAYOUT = _live("other weights of layers, in the loop's layout", "P_rest:w", 1, _GRID)
 _GATHERED = _live("layer weights but experts, gathered", "W_rest", 1)
-# The backward pass starts from the logits, and XLA makes the head's gradient of them last of all.
 _LOGITS = _live("logits", "T V", 1, _GRID)
+_LEFT_OF_LOSS = "logits, or what is made of them before the layers' loop"
 _LAYER = (
-    # Gradients of embedding and head come after the loop, those of dense layers after this one.
+    # Those of embedding and head are made after the loop; those of dense layers are zeros yet.
     Live("gradients of MoE layers", "G_moe:g", 1, _GRID, "high", "grads"),
+    Live("gradients of dense layers", "G_dense:g", 1, _GRID, "high", "grads"),
     _LAYOUT,
+    _OTHERS_LAYOUT,
     _GATHERED,
     _live("queries, keys, and where their gradients will be", "T q", 4, _GRID),
     _live("layer inputs, norms, values, cotangents", "T d", 9, _GRID),
@@ -294,6 +298,12 @@ _EXCHANGED = (
 )
 
 
+def _left_of_loss(setting: Setting, shape: str) -> Live:
+    """Without MLA logits were there on several hosts as well; why is not known."""
+    is_mla = isinstance(setting.model.attention, MlaSpec)
+    return _live(_LEFT_OF_LOSS, shape, 1, _GRID) if is_mla or shape == "L_far" else _LOGITS
+
+
 def _own_experts(setting: Setting) -> Live:
     """A rank's own experts: gathered in the weights' format, and converted where that is wider."""
     is_wide = DTYPE_BYTES[setting.precision.weights] > DTYPE_BYTES[setting.precision.compute]
@@ -326,10 +336,10 @@ def upstream_moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
         # Where products inside experts are kept, none is recomputed.
         kept = "mlpwi_0" in setting.plan.remat.saved_names
         first = {} if kept else {"backward of a MoE layer": _RECOMPUTED}
-        layer, routed = (*_LAYER, _LOGITS), first | _CAPACITY
+        layer, routed = (*_LAYER, _left_of_loss(setting, "L")), first | _CAPACITY
     elif kind == "sparse-ragged-dot":
-        kept = _live("logits, or gradients of head and embedding", "L", 1, _GRID)
-        layer, routed = (*_LAYER, kept, _own_experts(setting)), _RAGGED
+        rows = (_left_of_loss(setting, "L_far"), _own_experts(setting))
+        layer, routed = (*_LAYER, *rows), _RAGGED
     else:
         rows = quantised(setting, STRATEGIES[kind])
         layer, routed = (
