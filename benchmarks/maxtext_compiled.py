@@ -193,10 +193,10 @@ def lay_out(case: Any, folder: Path) -> None:
     compile_step(case.options, case.devices, target.config, options)
 
 
-def compiled_case(case: Any) -> dict[str, Any]:
+def compiled_case(case: Any, split: str) -> dict[str, Any]:
     """The line of one case."""
     began = time.perf_counter()
-    head = {"key": case.key, "split": case.split, "case": asdict(case)}
+    head = {"key": case.key, "split": split, "case": asdict(case)}
     with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as library:
         folders = Path(own), Path(library)
         running = [
@@ -284,9 +284,9 @@ def _found(folder: Path, library: Path) -> dict[str, Any]:
 
 def fill_grid(out: Path, jobs: int, within_s: float) -> None:
     """Compile what the file of results lacks; none is begun after ``within_s`` seconds."""
-    from maxtext_grid_cases import cases, wide_cases
+    from maxtext_grid_cases import by_split
 
-    every = [*cases(), *wide_cases()]
+    every = [case for found in by_split().values() for case in found]
     began, kept = time.perf_counter(), _kept(out, {case.key for case in every})
 
     def one(case: Any) -> str:
@@ -295,7 +295,7 @@ def fill_grid(out: Path, jobs: int, within_s: float) -> None:
         words = [sys.executable, __file__, "--case", case.key]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        failed = {"key": case.key, "split": case.split, "error": done.stderr[-1500:]}
+        failed = {"key": case.key, "error": done.stderr[-1500:]}
         return lines[-1] if lines else json.dumps(failed)
 
     waiting = [case for case in every if case.key not in kept]
@@ -376,12 +376,12 @@ def main() -> None:
     if arguments.grid:
         return fill_grid(arguments.out or RESULT, arguments.jobs, arguments.within)
     if arguments.case or arguments.lay_out:
-        from maxtext_grid_cases import cases, wide_cases
+        from maxtext_grid_cases import by_split
 
-        named = {case.key: case for case in (*cases(), *wide_cases())}
+        named = {case.key: (case, split) for split, found in by_split().items() for case in found}
         if arguments.lay_out:
-            return lay_out(named[arguments.lay_out[0]], Path(arguments.lay_out[1]))
-        return print(json.dumps(compiled_case(named[arguments.case])))
+            return lay_out(named[arguments.lay_out[0]][0], Path(arguments.lay_out[1]))
+        return print(json.dumps(compiled_case(*named[arguments.case])))
     if not (arguments.target and arguments.out and arguments.options):
         parser.error("expected --target, --out and options of MaxText, or --grid")
     return compile_one(arguments)

@@ -10,7 +10,7 @@ d      hidden width, d_t its part where tensor parallelism splits it (layer inpu
 q k v  features per token of queries, keys, values; o of the mixed values; H heads
 V      vocabulary; h rows of that width of the logits' gradient or of the head's, the smaller
 K E El experts of a token, of a layer, of a rank; x = min(El, 3) dense stand-ins of ragged_dot;
-       El_many, El_own: El, or 0 for one expert, for EP above 1; both 0 where XLA recomputes
+       El_own, El_far: El, 0 with EP and without; El_many: El, 0 for one expert, see `_stand_ins`
 n      rows of capacity buffers on a rank: sequences · E · C, C = ceil(S·K/E) · factor
 N      rows of a dropless buffer after fan-out to experts; R rows that arrive by DeepEP;
        N_far, T_far: N and T, 0 without an exchange
@@ -89,13 +89,14 @@ def _stand_ins(setting: Setting, degrees: Degrees, extent: Extent) -> Extent:
     rows, tokens, local = extent["N"], extent["T"], extent["El"]
     far = smaller(degrees.expert - 1, 1)
     if rows is None or tokens is None or local is None:
-        return dict.fromkeys(("El_many", "El_own", "N_far", "T_far"), None)
+        return dict.fromkeys(("El_many", "El_own", "El_far", "N_far", "T_far"), None)
     item = DTYPE_BYTES[setting.precision.compute]
     copies = larger(3 * local * rows * setting.model.hidden * item, 1)
     fits = smaller(setting.hardware.hbm_bytes // copies, 1)
     return {
         "El_many": local * smaller(local - 1, 1) * fits,
-        "El_own": local * (1 - far) * fits,
+        "El_own": local * (1 - far),
+        "El_far": local * far,
         "N_far": rows * far,
         "T_far": tokens * far,
     }
@@ -110,7 +111,7 @@ def _logits(setting: Setting, degrees: Degrees, extent: Extent) -> Extent:
     """
     tokens, vocab, hidden = extent["T"], extent["V"], extent["d"]
     head, end = extent["W_head"], extent["G_end"]
-    if None in (tokens, vocab, hidden, head, end):
+    if tokens is None or vocab is None or hidden is None or head is None or end is None:
         return {"L": None, "L_far": None}
     others = degrees.data * degrees.tensor * degrees.context * degrees.pipeline
     devices = degrees.fsdp * degrees.expert * others

@@ -8,6 +8,7 @@ are of AMD's container, `ROCM`; those of the release, `UPSTREAM`, are at the end
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from moeprof.projector.frameworks.jax_step import Account, Batch
@@ -197,8 +198,9 @@ def quantised(setting: Setting, lists: tuple[Live, ...]) -> tuple[Live, ...]:
     is_fp8 = (setting.precision.experts or "").startswith("float8")
     if not is_fp8 or setting.strategy.kind == "dense":
         return lists
-    fewer = (replace(one, count=one.count - 1) if one.shape == "N d" else one for one in lists)
-    return (*(one for one in fewer if one.count), _FP8)
+    wide = next((one.shape for one in lists if one.shape in ("N d", "N_far d")), "N d")
+    fewer = (replace(one, count=one.count - 1) if one.shape == wide else one for one in lists)
+    return (*(one for one in fewer if one.count), replace(_FP8, shape=f"{wide}:u8"))
 
 
 def _experts(setting: Setting) -> tuple[Live, ...]:
@@ -244,21 +246,10 @@ _OTHERS_LAYOUT = _live("other weights of layers, in the loop's layout", "P_rest:
 _GATHERED = _live("layer weights but experts, gathered", "W_rest", 1)
 _LOGITS = _live("logits", "T V", 1, _GRID)
 _LEFT_OF_LOSS = "logits, or what is made of them before the layers' loop"
-_LAYER = (
-    # Those of embedding and head are made after the loop; those of dense layers are zeros yet.
+# Those of embedding and head are made after the loop; those of dense layers are zeros yet.
+_LAYER_GRADIENTS = (
     Live("gradients of MoE layers", "G_moe:g", 1, _GRID, "high", "grads"),
     Live("gradients of dense layers", "G_dense:g", 1, _GRID, "high", "grads"),
-    _LAYOUT,
-    _OTHERS_LAYOUT,
-    _GATHERED,
-    _live("queries, keys, and where their gradients will be", "T q", 4, _GRID),
-    _live("layer inputs, norms, values, cotangents", "T d", 9, _GRID),
-)
-_RECOMPUTED = (
-    _live("experts of all ranks, gathered", "W_all_experts", 1),
-    _live("capacity rows in and out, cotangent", "n d", 3),
-    _live("capacity rows inside experts", "n f", 4),
-    _live("masks of dispatch and combine", "M", 2, _GRID),
 )
 _CAPACITY = {
     "backward of a MoE layer, at its end": (
@@ -283,19 +274,54 @@ _RAGGED = {
         _live("the same, laid out for a product", "El_many N d", 1, _GRID),
         _live("the other, where no exchange lies between", "El_own N d", 1, _GRID),
     ),
-    "backward of a MoE layer, inside experts": (
-        _live("rows once per local expert: inputs, cotangent", "El N d", 2),
-        _live("rows inside experts once per local expert", "El N f", 1),
-        _live("the same of both cotangents", "El_many N f", 2, _GRID),
-        _live("all three, laid out for a product", "El_own N f", 3, _GRID),
-        _live("rows inside experts", "N f", 2, _GRID),
-    ),
     "backward of attention": (_live("rows inside experts", "N f", 2, _GRID),),
 }
+
+
+def _recomputed(setting: Setting) -> tuple[Live, ...]:
+    """Products that the policy keeps are counted with what layers saved."""
+    names = setting.plan.remat.saved_names
+    return (
+        _live("experts of all ranks, gathered", "W_all_experts", 1),
+        _live("capacity rows in and out, cotangent", "n d", 3 - ("mlpwo" in names)),
+        _live(
+            "capacity rows inside experts",
+            "n f",
+            4 - sum(n in names for n in ("mlpwi_0", "mlpwi_1")),
+        ),
+        _live("masks of dispatch and combine", "M", 2, _GRID),
+    )
+
+
+def _inside_experts(setting: Setting) -> tuple[Live, ...]:
+    """Without EP, what is wider than the hidden width is masked before it is needed."""
+    ahead = int(setting.model.moe_ffn > setting.model.hidden)
+    return (
+        _live("rows once per local expert: inputs, cotangent", "El_far N d", 2),
+        _live("rows once per local expert", "El_own N d", 1 + ahead, _GRID),
+        _live("rows inside experts once per local expert", "El N f", 1),
+        _live("the same of both cotangents", "El_many N f", 2, _GRID),
+        _live("the same, laid out for a product", "El_own N f", 2 + ahead, _GRID),
+        _live("rows inside experts", "N f", 2, _GRID),
+    )
+
+
 _EXCHANGED = (
     _live("rows received and returned, an arena of collectives", "N_far d", 2, _GRID),
     _live("pairs sent and got back, an arena of collectives", "T_far K d", 2, _GRID),
 )
+
+
+def _layer(setting: Setting) -> tuple[Live, ...]:
+    """Keys of MLA are as wide as queries, and both have an array that waits for the gradient."""
+    wide = 4 if isinstance(setting.model.attention, MlaSpec) else 1
+    return (
+        _LAYOUT,
+        _OTHERS_LAYOUT,
+        _GATHERED,
+        _live("queries, keys, and where their gradients will be", "T q", wide, _GRID),
+        _live("layer inputs, norms, values, cotangents", "T d", 9, _GRID),
+    )
 
 
 def _left_of_loss(setting: Setting, shape: str) -> Live:
@@ -327,28 +353,26 @@ _WHOLE_ATTENTION = (
 )
 
 
+def _routed(setting: Setting, kind: str) -> tuple[tuple[Live, ...], Mapping[str, tuple[Live, ...]]]:
+    """What is there through the layers' loop, and the experts' rows by moment."""
+    if kind == "dense":
+        first = {"backward of a MoE layer": _recomputed(setting)}
+        return (*_LAYER_GRADIENTS, _left_of_loss(setting, "L")), first | _CAPACITY
+    own = _own_experts(setting)
+    if kind == "sparse-ragged-dot":
+        inside = {"backward of a MoE layer, inside experts": _inside_experts(setting)}
+        return (*_LAYER_GRADIENTS, _left_of_loss(setting, "L_far"), own), _RAGGED | inside
+    rows = {"backward of a MoE layer": quantised(setting, STRATEGIES[kind])}
+    return (GRADIENTS, _LOGITS, own), rows | {"backward of attention": ()}
+
+
 def upstream_moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
     """The lists by moment of 0.2.5, without what layers saved."""
     peaks, kind = moments(setting), product_of(setting)
     if not setting.model.moe_layers:
         return peaks
-    if kind == "dense":
-        # Where products inside experts are kept, none is recomputed.
-        kept = "mlpwi_0" in setting.plan.remat.saved_names
-        first = {} if kept else {"backward of a MoE layer": _RECOMPUTED}
-        layer, routed = (*_LAYER, _left_of_loss(setting, "L")), first | _CAPACITY
-    elif kind == "sparse-ragged-dot":
-        rows = (_left_of_loss(setting, "L_far"), _own_experts(setting))
-        layer, routed = (*_LAYER, *rows), _RAGGED
-    else:
-        rows = quantised(setting, STRATEGIES[kind])
-        layer, routed = (
-            (*_LAYER, _LOGITS, _own_experts(setting)),
-            {
-                "backward of a MoE layer": rows,
-                "backward of attention": (),
-            },
-        )
+    layer, routed = _routed(setting, kind)
+    layer = (*layer, *_layer(setting))
     peaks = {name: rows for name, rows in peaks.items() if "MoE" not in name}
     peaks |= {name: (*layer, *rows) for name, rows in routed.items()}
     if setting.attention == "whole":
@@ -358,7 +382,9 @@ def upstream_moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
 
 def upstream_always(setting: Setting) -> tuple[Live, ...]:
     """What `ragged_all_to_all` reads and writes: XLA keeps it apart from all else."""
-    return _EXCHANGED if product_of(setting) == "sparse-ragged-dot" else ()
+    if product_of(setting) != "sparse-ragged-dot":
+        return ()
+    return quantised(setting, _EXCHANGED)
 
 
 def upstream_loss(setting: Setting) -> tuple[Live, ...]:
