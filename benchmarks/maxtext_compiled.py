@@ -15,9 +15,8 @@ blocks of 512 queries stands in for it, so rows of attention are not evidence.
 JSON line each, in any order; cases that the file has are not compiled again. Each is compiled
 with XLA's defaults, so its products are Triton's (``temp_bytes`` and the buffers are of that), and
 again with libraries' products (``library_temp_bytes``): a run times both and takes the faster.
-Kernels are not tuned, and the compiler is stopped once memory is laid out. --compare puts the
-closed form beside the file of results: the errors of the arena and of arena and arguments, by
-account. What the stand-in for attention alone holds is added to the account's moment of attention.
+Kernels are not tuned, and the compiler is stopped once memory is laid out. `maxtext_grid_cases.py`
+puts the closed form beside the results.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 BLOCK = 512
@@ -329,63 +327,6 @@ def _kept(out: Path, known: set[str]) -> set[str]:
     return set(kept)
 
 
-def error_rows(out: Path) -> list[dict[str, Any]]:
-    """The closed form's errors beside each line of the results."""
-    from maxtext_grid_cases import by_split
-
-    from moeprof.projector.memory import project
-
-    lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-    rows = {line["key"]: line for line in lines if "error" not in line}
-    found = []
-    for split, listed in by_split().items():
-        for case in (case for case in listed if case.key in rows):
-            row, plan = rows[case.key], project(case.setting)
-            # Two arrays of scores in float32 and one in bfloat16.
-            block = 10 * case.pdbs * case.setting.model.heads * BLOCK * case.sequence
-            temp = max(
-                peak.size_bytes + block * (peak.name == "backward of attention")
-                for peak in plan.worst.peaks
-            )
-            ends = sorted((row["temp_bytes"], row["library_temp_bytes"]))
-            found.append(
-                {
-                    "key": case.key,
-                    "account": "ragged_dot" if case.strategy.startswith("sparse") else "capacity",
-                    "plan": f"FSDP {case.fsdp}" * (case.fsdp > 1)
-                    + " × " * (case.fsdp > 1 and case.expert > 1)
-                    + f"EP {case.expert}" * (case.expert > 1),
-                    "split": split,
-                    "temp": temp / row["temp_bytes"] - 1,
-                    "total": (temp + plan.args_bytes) / (row["temp_bytes"] + row["argument_bytes"])
-                    - 1,
-                    "is_between": ends[0] <= temp <= ends[1],
-                }
-            )
-    return found
-
-
-def compare(out: Path) -> None:
-    """Print the errors by account: median of their sizes, and the largest."""
-    rows = error_rows(out)
-    told = "| account | plan | cases | n | temp, median | largest | args + temp, median | largest |"
-    print(told, "|" + "---|" * 8, sep="\n")
-    keys = [(r["account"], r["plan"], r["split"]) for r in rows]
-    keys += [(r["account"], "all of 8", r["split"]) for r in rows if r["split"] != "wide"]
-    for key in sorted(set(keys)):
-        account, plan, split = key
-        mine = [
-            r
-            for r in rows
-            if (r["account"], r["split"]) == (account, split) and plan in (r["plan"], "all of 8")
-        ]
-        cells = []
-        for name in ("temp", "total"):
-            errors = [r[name] for r in mine]
-            cells += [f"{median(map(abs, errors)):.1%}", f"{max(errors, key=abs):+.1%}"]
-        print("|", " | ".join((account, plan, split, str(len(mine)), *cells)), "|")
-
-
 def compile_one(arguments: argparse.Namespace) -> None:
     """Compile the step of the options; its figures are added to the file of --out."""
     with tempfile.TemporaryDirectory() as folder:
@@ -427,15 +368,12 @@ def main() -> None:
     parser.add_argument("--target", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--grid", action="store_true")
-    parser.add_argument("--compare", action="store_true")
     parser.add_argument("--jobs", type=int, default=8, help="of --grid: cases at a time")
     parser.add_argument("--within", type=float, default=1e9, help="of --grid: seconds")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--lay-out", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("options", nargs="*", help="of MaxText, name=value")
     arguments = parser.parse_args()
-    if arguments.compare:
-        return compare(arguments.out or RESULT)
     if arguments.grid:
         return fill_grid(arguments.out or RESULT, arguments.jobs, arguments.within)
     if arguments.case or arguments.lay_out:

@@ -1,8 +1,15 @@
-"""Question: which steps of MaxText 0.2.5 does the closed form answer to? Cases of the grid.
+"""Question: which steps of MaxText 0.2.5 does the closed form answer to, and how far off is it?
 
-Fixed before any count was chosen by them: five sizes for each strategy and plan of 8 devices, drawn
-by a generator with a fixed seed, four with remat_policy full and one with minimal. By a hash of the
-case some are for reading and fitting counts (``fit``), the others are held out (``test``).
+    python benchmarks/maxtext_grid_cases.py
+
+Cases of `maxtext_compiled.py --grid`, fixed before any count was chosen by them: five sizes for
+each strategy and plan of 8 devices, drawn by a generator with a fixed seed, four with remat_policy
+full and one with minimal. By a hash of the case some are for reading and fitting counts, the others
+are held out; `by_split` has more.
+
+Run, it prints the errors of the closed form beside the results, by account: of the arena, and of
+arena and arguments. What the stand-in for attention alone holds, a block of scores, is added to the
+account's moment of attention.
 """
 
 from __future__ import annotations
@@ -10,9 +17,13 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
+from moeprof.projector.memory import project
 from moeprof.projector.setting import Precision, Setting
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
@@ -20,11 +31,16 @@ from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.remat import Remat
 from moeprof.specs.strategy import parse_strategy
 
+RESULT = Path(__file__).parent / "results" / "maxtext_grid.jsonl"
+BLOCK = 512
+"""Queries whose scores are computed at once, by the stand-in for attention."""
 STRATEGIES = ("dense-cf1.25", "dense-cf4", "sparse-ragged-dot")
 PLANS = ((1, 8), (8, 1), (2, 4))  # FSDP, EP
 SIZES = 5
 SEED = 21
 SEED_LATER = 22
+SHOWN = ("0ccdc0ab4a21", "5d6e41b92e63", "7153eadc123f", "79941d5ebb71", "d29c74b657a5")
+HELD_OUT = ("test", "later")
 DEVICES = 8
 WIDE = (8, 8)
 HARDWARE = "h100_sxm"
@@ -62,6 +78,14 @@ class Case:
     def devices(self) -> int:
         """Devices of the plan."""
         return self.fsdp * self.expert
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Which account it is of, and the plan in words."""
+        degrees = {"FSDP": self.fsdp, "EP": self.expert}
+        plan = " × ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+        is_dense = self.strategy.startswith("dense")
+        return {"account": "capacity" if is_dense else "ragged_dot", "plan": plan}
 
     @property
     def options(self) -> list[str]:
@@ -170,17 +194,15 @@ def by_split() -> dict[str, list[Case]]:
     """All cases by what they are for.
 
     ``fit``, of an even hash: counts were read from these. ``test``: the others of the grid, held
-    out. ``later``: held out until the counts were final. ``wide``: on several hosts, read too.
+    out. ``shown``: five of those, which were read when counts gave all of ``fit`` within 6 %; two
+    (5d6e41b92e63, 79941d5ebb71) led to counts. ``later``: held out until the counts were final.
+    ``wide``: on several hosts, read.
     """
-    found: dict[str, list[Case]] = {
-        "fit": [],
-        "test": [],
-        "later": later_cases(),
-        "wide": wide_cases(),
-    }
+    found: dict[str, list[Case]] = {"fit": [], "shown": [], "test": []}
     for case in cases():
-        found["test" if int(case.key, 16) % 2 else "fit"].append(case)
-    return found
+        held = "shown" if case.key in SHOWN else "test"
+        found[held if int(case.key, 16) % 2 else "fit"].append(case)
+    return found | {"later": later_cases(), "wide": wide_cases()}
 
 
 def wide_cases() -> list[Case]:
@@ -228,3 +250,80 @@ def _rough_bytes(case: Case) -> float:
         layer = 4.0 * rows * width + 3 * rows * case.sequence
     kept = 3.0 * rows * width * case.layers if case.remat == "minimal" else 0
     return weights * item * 5 + 2 * experts * item + 2 * (layer + kept) + 10 * tokens * case.vocab
+
+
+def error_rows(results: Path = RESULT) -> list[dict[str, Any]]:
+    """The closed form's errors beside each line of the results."""
+    lines = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
+    rows = {line["key"]: line for line in lines}
+    return [
+        {"key": case.key, "split": split, **case.named, **_errors(case, rows[case.key])}
+        for split, listed in by_split().items()
+        for case in listed
+    ]
+
+
+def _errors(case: Case, row: dict[str, Any]) -> dict[str, Any]:
+    """Of the arena, and of arena and arguments.
+
+    ``beyond`` is how far the arena lies outside of both that XLA plans, with its own products and
+    with those of libraries: a run has some of each.
+    """
+    plan = project(case.setting)
+    # Two arrays of a block's scores in float32 and one in bfloat16.
+    block = 10 * case.pdbs * case.setting.model.heads * BLOCK * case.sequence
+    temp = max(
+        (peak.size_bytes or 0) + block * (peak.name == "backward of attention")
+        for peak in plan.worst.peaks
+    )
+    least, most = sorted((row["temp_bytes"], row["library_temp_bytes"]))
+    planned = row["temp_bytes"] + row["argument_bytes"]
+    return {
+        "temp": temp / row["temp_bytes"] - 1,
+        "total": (temp + (plan.args_bytes or 0)) / planned - 1,
+        "beyond": temp / min(max(temp, least), most) - 1,
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[tuple[float, ...]]]:
+    """By account and plan, of the cases that were read and of those held out.
+
+    Each: how many, the median size and the largest of the errors of arena, and of arena and
+    arguments, and the largest beyond both of XLA's plans.
+    """
+    found: dict[tuple[str, str], list[list[dict[str, Any]]]] = {}
+    for row in rows:
+        for plan in (row["plan"], "all of 8") if row["split"] != "wide" else (row["plan"],):
+            halves = found.setdefault((row["account"], plan), [[], []])
+            halves[row["split"] in HELD_OUT].append(row)
+    return {key: [_figures(half) for half in halves] for key, halves in sorted(found.items())}
+
+
+def _figures(rows: list[dict[str, Any]]) -> tuple[float, ...]:
+    if not rows:
+        return ()
+    figures: list[float] = [len(rows)]
+    for name in ("temp", "total"):
+        errors = [row[name] for row in rows]
+        figures += [statistics.median(map(abs, errors)), max(errors, key=abs)]
+    return (*figures, max((row["beyond"] for row in rows), key=abs))
+
+
+def table(*, by_plan: bool = True) -> str:
+    """The errors as a table of Markdown, of each plan or of all plans of 8 devices together."""
+    one = "n | arena: median | largest | with arguments: median | largest | beyond both plans"
+    lines = [f"| account | plan | cases | {one} |", "|---" * 9 + "|"]
+    for (account, plan), halves in summary(error_rows()).items():
+        if not by_plan and plan not in ("all of 8", "FSDP 8 × EP 8"):
+            continue
+        for name, figures in zip(("read", "held out"), halves, strict=True):
+            if figures:
+                signs = ("", "+", "", "+", "+")
+                cells = [f"{e * 100:{s}.1f} %" for e, s in zip(figures[1:], signs, strict=True)]
+                line = " | ".join((account, plan, name, f"{figures[0]:.0f}", *cells))
+                lines.append(f"| {line} |".replace("-", "−"))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())
