@@ -67,9 +67,16 @@ _CAPACITY = {
 # where there is one expert. Which are alive at once depends on which width is the larger.
 _RAGGED = {
     "backward of a MoE layer": (
-        _live("rows once per local expert: inputs, cotangent", "El N d", 2),
-        _live("the same, laid out for a product", "El_many N d", 1, _GRID),
-        _live("the other, where no exchange lies between", "El_own N d", 1, _GRID),
+        _live("dense fallback of ragged_dot: rows once per local expert", "El N d", 2),
+        _live(
+            "dense fallback of ragged_dot: rows, laid out for a product", "El_many N d", 1, _GRID
+        ),
+        _live(
+            "dense fallback of ragged_dot: cotangent, laid out for a product",
+            "El_own N d",
+            1,
+            _GRID,
+        ),
     ),
     "backward of attention": (_live("rows inside experts", "N f", 2, _GRID),),
 }
@@ -94,11 +101,21 @@ def _inside_experts(setting: Setting) -> tuple[Live, ...]:
     """Without EP, what is wider than the hidden width is masked before it is needed."""
     ahead = int(setting.model.moe_ffn > setting.model.hidden)
     return (
-        _live("rows once per local expert: inputs, cotangent", "El_far N d", 2),
-        _live("rows once per local expert", "El_own N d", 1 + ahead, _GRID),
-        _live("rows inside experts once per local expert", "El N f", 1),
-        _live("the same of both cotangents", "El_many N f", 2, _GRID),
-        _live("the same, laid out for a product", "El_own N f", 2 + ahead, _GRID),
+        _live("dense fallback of ragged_dot: rows, their cotangent", "El_far N d", 2),
+        _live(
+            "dense fallback of ragged_dot: rows once per local expert",
+            "El_own N d",
+            1 + ahead,
+            _GRID,
+        ),
+        _live("dense fallback of ragged_dot inside experts", "El N f", 1),
+        _live("dense fallback of ragged_dot inside experts: cotangents", "El_many N f", 2, _GRID),
+        _live(
+            "dense fallback of ragged_dot inside experts, laid out for a product",
+            "El_own N f",
+            2 + ahead,
+            _GRID,
+        ),
         _live("rows inside experts", "N f", 2, _GRID),
     )
 
@@ -187,9 +204,11 @@ def release_always(setting: Setting) -> tuple[Live, ...]:
 def release_loss(setting: Setting) -> tuple[Live, ...]:
     """The logits alone, in the compute format: XLA makes the softmax and its gradient of them.
 
-    The gradients that the layers' loop fills are there already, as zeros.
+    The gradients that the layers' loop fills are there already, as zeros. On GPUs: plans for TPUs
+    were not read.
     """
-    if setting.has_fused_loss or setting.vocab_tiling != 1:
+    is_read = setting.hardware.vendor != "Google"
+    if setting.has_fused_loss or setting.vocab_tiling != 1 or not is_read:
         return loss(setting)
     modules = 1 + setting.model.mtp_layers
     return (
