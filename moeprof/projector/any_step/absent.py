@@ -26,7 +26,6 @@ from jax._src.numpy.array_methods import _set_array_base_attributes
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from moeprof.projector.any_step.absent_array import (
-    FOLDERS,
     AbsentArray,
     Call,
     World,
@@ -35,6 +34,7 @@ from moeprof.projector.any_step.absent_array import (
     default_sharding,
     here,
     is_absent,
+    is_of_jax,
     is_on_host,
     is_over_devices,
     meshes_of,
@@ -125,8 +125,8 @@ def _call(*args: Any, jaxpr: Any, **params: Any) -> list[Any]:
     body, every = jaxpr.jaxpr, [*jaxpr.consts, *args]
     source = str(body.debug_info.func_src_info or "")
     own = f"{params['name']} {source}"
-    is_of_jax = any(folder in source for folder in FOLDERS) and "pmap.py" not in source
-    is_kept = not is_of_jax and not is_on_host(args)
+    file, _, line = source.rpartition(" at ")[2].rpartition(":")
+    is_kept = not is_of_jax(file) and not is_on_host(args)
     others = alive_beside(every) if is_kept else Counter()
     results = _results(body, jaxpr.out_avals, stated, args)
     for each in filter(is_absent, results):
@@ -137,7 +137,7 @@ def _call(*args: Any, jaxpr: Any, **params: Any) -> list[Any]:
         here().on_call(
             Call(
                 name=str(params["name"]),
-                source=shown(*source.rpartition(" at ")[2].rpartition(":")[::2]),
+                source=shown(file, line),
                 at=caller(),
                 jaxpr=jaxpr,
                 arguments=tuple(map(spec_of, every, told)),
@@ -154,6 +154,10 @@ def _call(*args: Any, jaxpr: Any, **params: Any) -> list[Any]:
         if is_donated and is_absent(value) and not any(value is each for each in results):
             value.delete()
     return results
+
+
+def _called(*args: Any, **params: Any) -> Any:
+    return _call(*args, **params), None, None, []
 
 
 def _results(body: Any, avals: Any, stated: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -282,22 +286,14 @@ def _process_shard_map(self: Any, primitive: Any, fun: Any, args: Any, **params:
     return jax.jit(shard_map)(*args)
 
 
-def _calling(original: Any) -> Any:
-    def call(*args: Any, **params: Any) -> Any:
-        if _is_folding(args):
-            return _on_cpu(original, *args, **params)
-        return _call(*args, **params), None, None, []
+def _unless_folding(run: Callable[..., Any]) -> Callable[[Any], Any]:
+    def around(original: Any) -> Any:
+        def of_values(*args: Any, **params: Any) -> Any:
+            return _on_cpu(original, *args, **params) if _is_folding(args) else run(*args, **params)
 
-    return call
+        return of_values
 
-
-def _putting(original: Any) -> Any:
-    def put(*values: Any, **params: Any) -> Any:
-        if _is_folding(values):
-            return _on_cpu(original, *values, **params)
-        return _put(*values, **params)
-
-    return put
+    return around
 
 
 def _getting(original: Any) -> Any:
@@ -381,8 +377,8 @@ _count = _answering(lambda: len(here().devices))
 _IN_PLACE: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (core.EvalTrace, "process_primitive", _processing),
     (core.EvalTrace, "process_shard_map", _always(_process_shard_map)),
-    (pjit, "_pjit_call_impl_python", _calling),
-    (dispatch, "_batched_device_put_impl", _putting),
+    (pjit, "_pjit_call_impl_python", _unless_folding(_called)),
+    (dispatch, "_batched_device_put_impl", _unless_folding(_put)),
     (jax, "device_get", _getting),
     (lax_internal, "full_like", _filling_like),
     (lax_internal, "full", _filling),

@@ -24,12 +24,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 _ON_HOST = ("pinned_host", "unpinned_host")
-_LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
-_OURS = str(Path(__file__).parents[2])
+_PATHS = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}
+_LIBRARIES = tuple(path + os.sep for path in _PATHS)
+_OURS = str(Path(__file__).parents[2]) + os.sep
 _START = str(Path.cwd()) + os.sep
 _serial = itertools.count()
-FOLDERS = tuple(str(Path(package).parent) for package in (jax.__file__, np.__file__))
-"""Of JAX and numpy."""
+FOLDERS = tuple(str(Path(package).parent) + os.sep for package in (jax.__file__, np.__file__))
+"""Of JAX and numpy; what a file of theirs starts with."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,11 @@ def shown(file: str, line: object) -> str:
 def is_users(file: str) -> bool:
     """Whether a file of code is none of a library."""
     return not file.startswith(("<", _OURS, *FOLDERS, *_LIBRARIES))
+
+
+def is_of_jax(file: str) -> bool:
+    """Whether functions of a file are JAX's or numpy's own; those that `jax.pmap` maps are not."""
+    return file.startswith(FOLDERS) and not file.endswith("pmap.py")
 
 
 def read(what: str) -> None:

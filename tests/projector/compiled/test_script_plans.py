@@ -9,10 +9,12 @@ import shutil
 from pathlib import Path
 
 import jax
+import numpy
 import pytest
 
 from moeprof.cli import main as command_line
 from moeprof.errors import CompileError, SelectionError
+from moeprof.projector.any_step.absent_array import is_of_jax
 from moeprof.projector.any_step.script import plan_script, run_script
 from moeprof.projector.any_step.words import described_script
 
@@ -191,6 +193,15 @@ def test_a_script_is_run_no_further_than_it_is_told(plugin, tmp_path):
     assert (late["ended"], len(late["programs"]), late["light"]) == ("1 s", 5, ["<lambda>"])
     assert 1 <= late["ran_s"] < 10
     assert not Path("left").exists()
+
+
+@pytest.mark.parametrize("package", [jax, numpy])
+def test_functions_of_packages_that_are_named_like_jax_or_numpy_are_the_users(package):
+    folder = Path(package.__file__).parent
+    assert is_of_jax(str(folder / "_src" / "nn.py"))
+    for name in (f"{folder.name}pyro", f"{folder.name}_md", f"{folder.name}opt"):
+        assert not is_of_jax(str(folder.with_name(name) / "step.py"))
+    assert not is_of_jax(f"/home/user{folder}/step.py")
 
 
 @pytest.mark.parametrize(
