@@ -85,7 +85,7 @@ class Call:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Calls of one key are of one program."""
+        """What calls of one program have in common, beside what it computes."""
         split = tuple(each.key for each in self.arguments)
         return self.name, self.source, split, tuple(map(str, self.out_shardings)), self.donated
 

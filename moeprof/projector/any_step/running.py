@@ -8,16 +8,19 @@ each. Then it ends at once: no handler of the script runs, so that nothing half 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
 import pickle
+import re
 import runpy
 import signal
 import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -39,6 +42,8 @@ from moeprof.specs.hardware import load_hardware
 
 SETTLED_CALLS = 16
 """Calls of a program, each given results of the one before, after which a script has settled."""
+_IDENTITY = re.compile(r"0x[0-9a-f]+|id=\d+")
+"""Which object of Python it is: another one each time that a function is made anew."""
 
 
 @dataclass(eq=False)
@@ -76,6 +81,7 @@ class _Run:
             on_call=self.called,
         )
         self.seen: dict[object, _Seen] = {}
+        self.digests: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
         self.lock = threading.RLock()
         self.began = time.perf_counter()
 
@@ -102,7 +108,10 @@ class _Run:
     def called(self, call: Call) -> None:
         """Count a call of a program; the last one ends the script."""
         with self.lock:
-            key = call.key
+            digest = self.digests.get(call.jaxpr)
+            if digest is None:
+                digest = self.digests[call.jaxpr] = digest_of(call.jaxpr)
+            key = call.key, digest
             if key not in self.seen:
                 self.seen[key] = _Seen(call, call, bound_bytes(call))
             seen = self.seen[key]
@@ -215,6 +224,38 @@ def bound_bytes(call: Call) -> int:
         if hasattr(aval, "shape")
     )
     return call.arguments_bytes + made
+
+
+def digest_of(jaxpr: Any, known: dict[int, bytes] | None = None) -> bytes:
+    """Of what a program computes; alike for two that differ in the values of floats alone.
+
+    A rate that is given as a static argument changes no bytes, an integer may be a length.
+    """
+    known = {} if known is None else known
+    body = getattr(jaxpr, "jaxpr", jaxpr)
+    if id(body) in known:
+        return known[id(body)]
+    numbers: dict[Any, int] = {}
+    digest = hashlib.blake2b(digest_size=16)
+
+    def told(var: Any) -> str:
+        text = f"{getattr(var.aval, 'shape', var.aval)}{getattr(var.aval, 'dtype', '')}"
+        if not hasattr(var, "val"):
+            return f"{numbers.setdefault(var, len(numbers))}{text}"
+        return text if "float" in text else f"={var.val}{text}"
+
+    digest.update(str([told(var) for var in (*body.constvars, *body.invars)]).encode())
+    for eqn in body.eqns:
+        digest.update(eqn.primitive.name.encode())
+        digest.update(str([told(var) for var in (*eqn.invars, *eqn.outvars)]).encode())
+        for name in sorted(eqn.params.keys() - {"weak_type"}):
+            for value in jax.tree.leaves(eqn.params[name], is_leaf=lambda each: each is None):
+                is_inner = hasattr(getattr(value, "jaxpr", value), "eqns")
+                said = b"" if is_inner else _IDENTITY.sub("", f"{name}={value!s}").encode()
+                digest.update(digest_of(value, known) if is_inner else said)
+    digest.update(str([told(var) for var in body.outvars]).encode())
+    known[id(body)] = digest.digest()
+    return known[id(body)]
 
 
 def mesh_of_call(call: Call) -> Mesh | None:

@@ -9,12 +9,14 @@ import shutil
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy
 import pytest
 
 from moeprof.cli import main as command_line
 from moeprof.errors import CompileError, SelectionError
 from moeprof.projector.any_step.absent_array import is_of_jax
+from moeprof.projector.any_step.running import digest_of
 from moeprof.projector.any_step.script import plan_script, run_script
 from moeprof.projector.any_step.words import described_script
 
@@ -193,6 +195,38 @@ def test_a_script_is_run_no_further_than_it_is_told(plugin, tmp_path):
     assert (late["ended"], len(late["programs"]), late["light"]) == ("1 s", 5, ["<lambda>"])
     assert 1 <= late["ran_s"] < 10
     assert not Path("left").exists()
+
+
+def _digest(length=2, rate=0.1, size=4):
+    def step(x):
+        def layer(x, _):
+            return jax.checkpoint(lambda x: jax.nn.silu(x @ x) * rate)(x), None
+
+        return jax.value_and_grad(lambda x: jax.lax.scan(layer, x, None, length)[0].sum())(x)
+
+    return digest_of(jax.jit(step).trace(jnp.ones((size, size))).jaxpr)
+
+
+def test_a_program_is_the_same_where_its_function_is_made_anew():
+    assert _digest() == _digest() == _digest(rate=0.2)
+    assert len({_digest(), _digest(length=3), _digest(size=5)}) == 3
+
+
+def test_a_function_with_other_static_arguments_is_another_program(plugin, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import functools, jax, jax.numpy as jnp\n"
+        "@functools.partial(jax.jit, static_argnums=1)\n"
+        "def step(x, copies):\n"
+        "    return x + jnp.sum(jnp.stack([x] * copies) ** 2)\n"
+        "x = jnp.ones(64)\n"
+        "for copies in (9, 1, 9, 1):\n"
+        "    x = step(x, copies)\n",
+        "utf-8",
+    )
+    found = _answer(tmp_path, script, devices=1)["programs"]
+    assert [(each["name"], each["calls"]) for each in found] == [("step", 2), ("step", 2)]
+    assert found[0]["at_most_bytes"] > found[1]["at_most_bytes"]
 
 
 @pytest.mark.parametrize("package", [jax, numpy])
