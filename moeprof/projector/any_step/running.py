@@ -21,7 +21,8 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -33,7 +34,14 @@ from jax.sharding import Mesh, NamedSharding
 
 from moeprof.errors import MoeprofError
 from moeprof.projector.any_step import absent
-from moeprof.projector.any_step.absent_array import Call, World, is_users, shown
+from moeprof.projector.any_step.absent_array import (
+    AbsentArray,
+    Call,
+    World,
+    by_device,
+    is_users,
+    shown,
+)
 from moeprof.projector.any_step.exported import Lowered, lower
 from moeprof.projector.any_step.mesh import mesh_of
 from moeprof.projector.compiled import Target, load_target
@@ -67,6 +75,36 @@ class _Seen:
         return self.bound_bytes + self.fullest.others_bytes
 
 
+class Held:
+    """What arrays hold of each device; the most that one held outside a program, and since where.
+
+    Of a program that runs, its plan says more.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no array."""
+        self.most_bytes, self.most_at = 0, ""
+        self._sums: Counter[frozenset[Any]] = Counter()
+        self._gone: deque[tuple[frozenset[Any], int]] = deque()  # collected at any time
+        self._lock = threading.RLock()
+
+    def add(self, array: AbsentArray, is_measured: bool = True) -> Callable[[], object]:
+        """Count an array, until what is returned is called or it is collected."""
+        places, size = array.places, array.device_bytes
+        with self._lock:
+            self._sums[places] += size
+            while self._gone:
+                where, less = self._gone.popleft()
+                self._sums[where] -= less
+                if not self._sums[where]:
+                    del self._sums[where]
+            if is_measured and self._sums.total() > self.most_bytes:
+                most = max(by_device(self._sums).values())
+                if most > self.most_bytes:
+                    self.most_bytes, self.most_at = most, array.made_at
+        return weakref.finalize(array, self._gone.append, (places, size))
+
+
 class _Run:
     """What was seen of a script so far."""
 
@@ -79,7 +117,9 @@ class _Run:
             cpu=jax.devices("cpu")[0],
             pool_bytes=request["pool_bytes"],
             on_call=self.called,
+            on_new=self.made,
         )
+        self.held = Held()
         self.seen: dict[object, _Seen] = {}
         self.digests: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
         self.lock = threading.RLock()
@@ -104,6 +144,10 @@ class _Run:
                 f"{reason_of(error).rpartition(' (at ')[0] or reason_of(error)}{_at(error)}",
             )
         self.end("its end")
+
+    def made(self, array: AbsentArray) -> Callable[[], object]:
+        """Count an array that takes memory."""
+        return self.held.add(array, not getattr(self.world.passing, "is_on", False))
 
     def called(self, call: Call) -> None:
         """Count a call of a program; the last one ends the script."""
@@ -146,6 +190,7 @@ class _Run:
             "ran_s": ran_s,
             "programs": rows,
             "light": sorted({each.call.name for each in self.seen.values() if each not in weighty}),
+            "outside_jit": {"size_bytes": self.held.most_bytes, "line": self.held.most_at},
             "reads": [[*key, number] for key, number in self.world.reads.most_common()],
             "left_out": dict(self.world.left_out),
             "flags": os.environ.get("XLA_FLAGS", ""),

@@ -28,6 +28,24 @@ LAYERS, WIDTH, FFN, ROWS, FSDP, TP = 4, 512, 2048, 128, 4, 2
 WEIGHTS = 4 * 2 * LAYERS * WIDTH * FFN // (FSDP * TP)
 BATCH = 4 * ROWS * WIDTH // FSDP
 COUNT = LOSS = 4
+KIB = 1024
+ON_SOME_DEVICES = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+rows = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+ones = jnp.ones((64, 1024))
+tripled = ones * 3
+del ones, tripled
+zeros = jnp.zeros((16, 1024), device=rows)
+parts = [jax.device_put(np.ones((4, 1024), "f4"), device) for device in jax.devices()]
+whole = jax.make_array_from_single_device_arrays((16, 1024), rows, parts)
+of_one = jax.device_put(np.ones(1024, "f4"), jax.devices()[1])
+step = jax.jit(lambda x: 2 * x, donate_argnums=0, compiler_options={"xla_gpu_copy": True})
+x = jnp.zeros((4, 1024), device=rows)
+for _ in range(3):
+    x = step(x)
+jax.jit(lambda x: x + 1).lower(whole).compile({"xla_gpu_copy": True})(whole)
+"""
 SPLIT_IN_FOUR = """
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -227,6 +245,20 @@ def test_a_function_with_other_static_arguments_is_another_program(plugin, tmp_p
     found = _answer(tmp_path, script, devices=1)["programs"]
     assert [(each["name"], each["calls"]) for each in found] == [("step", 2), ("step", 2)]
     assert found[0]["at_most_bytes"] > found[1]["at_most_bytes"]
+
+
+def test_memory_is_that_of_the_fullest_device_and_parts_are_counted_once(plugin, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(ON_SOME_DEVICES, "utf-8")
+    answer = _answer(tmp_path, script, devices=4)
+    step, plus = answer["programs"]
+    assert step["others_bytes"] == (16 + 16 + 4) * KIB  # zeros, a part, and what device 1 has alone
+    assert plus["others_bytes"] == (16 + 4 + 4) * KIB  # zeros, the same, and x
+    line = ON_SOME_DEVICES.splitlines().index("tripled = ones * 3") + 1
+    assert answer["outside_jit"]["line"] == f"{script}:{line}"
+    assert 0 <= answer["outside_jit"]["size_bytes"] - 2 * 4 * 64 * KIB <= 8  # with the 3
+    (left_out,) = answer["left_out"].items()
+    assert left_out == ("compiler_options of jax.jit or compile(); flags of XLA_FLAGS are used", 4)
 
 
 @pytest.mark.parametrize("package", [jax, numpy])
