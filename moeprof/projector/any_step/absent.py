@@ -29,7 +29,6 @@ from moeprof.projector.any_step.absent_array import (
     AbsentArray,
     Call,
     World,
-    alive_beside,
     caller,
     here,
     is_absent,
@@ -40,6 +39,7 @@ from moeprof.projector.any_step.absent_array import (
     stating_memory,
 )
 from moeprof.projector.any_step.mesh import (
+    alive_beside,
     default_sharding,
     is_on_host,
     is_over_devices,

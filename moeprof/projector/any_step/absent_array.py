@@ -15,8 +15,8 @@ import sys
 import sysconfig
 import threading
 import weakref
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -48,8 +48,12 @@ class Spec:
     @property
     def key(self) -> tuple[object, ...]:
         """Alike for all shardings that leave it whole: such are one program here."""
-        is_split = self.sharding is not None and self.sharding.shard_shape(self.shape) != self.shape
-        return self.shape, str(self.dtype), str(self.sharding) if is_split else ""
+        return self.shape, str(self.dtype), str(self.sharding) if self.is_split else ""
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a device has a part of it."""
+        return self.sharding is not None and self.sharding.shard_shape(self.shape) != self.shape
 
     @property
     def device_bytes(self) -> int:
@@ -255,7 +259,7 @@ class AbsentArray(jax.Array):
     @property
     def places(self) -> frozenset[Any]:
         """Its devices."""
-        return _places(self._sharding)
+        return places_of(self._sharding)
 
     def owners(self) -> Iterator[int]:
         """Serial numbers of the arrays in whose memory it is: its own, or its parts'."""
@@ -358,7 +362,8 @@ def is_absent(value: object) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _places(sharding: Sharding) -> frozenset[Any]:
+def places_of(sharding: Sharding) -> frozenset[Any]:
+    """The devices of a sharding."""
     return frozenset(sharding.device_set)
 
 
@@ -370,30 +375,3 @@ def passing() -> Iterator[None]:
         yield
     finally:
         here().passing.is_on = False
-
-
-def alive_beside(args: Sequence[Any], results: Sequence[Sharding | None]) -> Counter[str]:
-    """Bytes of arrays that are no arguments, by the line that made them.
-
-    On the one of the program's devices that holds most of them.
-    """
-    given = {serial for value in args if is_absent(value) for serial in value.owners()}
-    made: dict[frozenset[Any], Counter[str]] = defaultdict(Counter)
-    for each in list(here().live.values()):
-        if each._serial not in given and each.device_bytes:
-            made[each.places][each.made_at] += each.device_bytes
-    told = [*results, *(x.sharding for x in args if is_absent(x) and x.committed)]
-    over = frozenset().union(*(_places(each) for each in told if each is not None))
-    held = by_device({places: lines.total() for places, lines in made.items()})
-    among = [device for device in held if device in over or not over]
-    fullest = max(among, key=lambda device: (held[device], -device.id), default=None)
-    return sum((lines for places, lines in made.items() if fullest in places), Counter())
-
-
-def by_device(held: Mapping[frozenset[Any], int]) -> Counter[Any]:
-    """Bytes of each device, of those that arrays hold of all devices of a set."""
-    found: Counter[Any] = Counter()
-    for places, size in held.items():
-        for device in places:
-            found[device] += size
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -19,7 +20,7 @@ from jax.sharding import (
 )
 
 from moeprof.errors import SelectionError
-from moeprof.projector.any_step.absent_array import Spec, here, is_absent
+from moeprof.projector.any_step.absent_array import Spec, here, is_absent, places_of
 
 MeshLike = Mesh | AbstractMesh | Mapping[str, int] | None
 ALONE = "devices"
@@ -167,3 +168,30 @@ def spec_of(value: Any, told: Sharding | None) -> Spec:
     aval = jax.typeof(value)
     own = value.sharding if is_absent(value) and value.committed else None
     return Spec(tuple(aval.shape), aval.dtype, bool(aval.weak_type), told or own)
+
+
+def alive_beside(args: Sequence[Any], results: Sequence[Sharding | None]) -> Counter[str]:
+    """Bytes of arrays that are no arguments, by the line that made them.
+
+    On the one of the program's devices that holds most of them.
+    """
+    given = {serial for value in args if is_absent(value) for serial in value.owners()}
+    made: dict[frozenset[Any], Counter[str]] = defaultdict(Counter)
+    for each in list(here().live.values()):
+        if each._serial not in given and each.device_bytes:
+            made[each.places][each.made_at] += each.device_bytes
+    told = [*results, *(x.sharding for x in args if is_absent(x) and x.committed)]
+    over = frozenset().union(*(places_of(each) for each in told if each is not None))
+    held = by_device({places: lines.total() for places, lines in made.items()})
+    among = [device for device in held if device in over or not over]
+    fullest = max(among, key=lambda device: (held[device], -device.id), default=None)
+    return sum((lines for places, lines in made.items() if fullest in places), Counter())
+
+
+def by_device(held: Mapping[frozenset[Any], int]) -> Counter[Any]:
+    """Bytes of each device, of those that arrays hold of all devices of a set."""
+    found: Counter[Any] = Counter()
+    for places, size in held.items():
+        for device in places:
+            found[device] += size
+    return found

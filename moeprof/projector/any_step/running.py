@@ -38,18 +38,20 @@ from moeprof.projector.any_step.absent_array import (
     AbsentArray,
     Call,
     World,
-    by_device,
     is_users,
     shown,
 )
 from moeprof.projector.any_step.exported import Lowered, lower
-from moeprof.projector.any_step.mesh import mesh_of
+from moeprof.projector.any_step.mesh import by_device, mesh_of
 from moeprof.projector.compiled import Target, load_target
 from moeprof.projector.compiled.child import reason_of
 from moeprof.specs.hardware import load_hardware
 
 SETTLED_CALLS = 16
 """Calls of a program, each given results of the one before, after which a script has settled."""
+_BY_ERROR = "of programs before it ended with an error"
+_BY_TIME = "of programs before its time was over"
+_UNFED = "of programs none of which was given results of its own"
 _IDENTITY = re.compile(r"0x[0-9a-f]+|id=\d+")
 """Which object of Python it is: another one each time that a function is made anew."""
 
@@ -130,18 +132,21 @@ class _Run:
         script = self.request["script"]
         sys.argv = [script, *self.request["arguments"]]
         sys.path.insert(0, str(Path(script).parent))
-        signal.signal(signal.SIGALRM, lambda *_: self.end(f"{self.request['seconds']:g} s"))
+        late = f"{self.request['seconds']:g} s"
+        signal.signal(signal.SIGALRM, lambda *_: self.end(late, unsettled=_BY_TIME))
         absent.enter(self.world)
         self.began = time.perf_counter()
         signal.setitimer(signal.ITIMER_REAL, self.request["seconds"])
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as error:
-            self.end("its own exit", f"exit code {error.code or 0}{_at(error)}")
+            said = f"exit code {error.code or 0}{_at(error)}"
+            self.end("its own exit", said, _BY_ERROR if error.code else "")
         except BaseException as error:
             self.end(
                 "an error of its own",
                 f"{reason_of(error).rpartition(' (at ')[0] or reason_of(error)}{_at(error)}",
+                _BY_ERROR,
             )
         self.end("its end")
 
@@ -174,8 +179,10 @@ class _Run:
         floor = max(each.at_least_bytes for each in self.seen.values())
         return [each for each in self.seen.values() if each.at_most_bytes >= floor]
 
-    def end(self, why: str, error: str = "") -> NoReturn:
-        """Leave the answer, and the process."""
+    def end(self, why: str, error: str = "", unsettled: str = "") -> NoReturn:
+        """Leave the answer, and the process; ``unsettled``: why its step may be still to come."""
+        if not any(each.fed for each in self.seen.values()):
+            unsettled = unsettled or _UNFED
         ran_s = time.perf_counter() - self.began
         signal.setitimer(signal.ITIMER_REAL, 0)
         with self.lock:
@@ -187,6 +194,7 @@ class _Run:
         answer = {
             "ended": why,
             "error": error,
+            "unsettled": unsettled,
             "ran_s": ran_s,
             "programs": rows,
             "light": sorted({each.call.name for each in self.seen.values() if each not in weighty}),
@@ -261,14 +269,20 @@ def argument_names(call: Call) -> list[str]:
 
 
 def bound_bytes(call: Call) -> int:
-    """More than the call can take of a device: arguments, and all that it computes, unsplit."""
+    """More than the call can take of a device.
+
+    Arguments, those that are split as a whole too, and all that it computes, unsplit.
+    """
     made: int = sum(
         prod(aval.shape) * int(aval.dtype.itemsize)
         for eqn in _equations(call.jaxpr.jaxpr)
         for aval in (var.aval for var in eqn.outvars)
         if hasattr(aval, "shape")
     )
-    return call.arguments_bytes + made
+    gathered = sum(
+        prod(spec.shape) * int(spec.dtype.itemsize) for spec in call.arguments if spec.is_split
+    )
+    return call.arguments_bytes + gathered + made
 
 
 def digest_of(jaxpr: Any, known: dict[int, bytes] | None = None) -> bytes:

@@ -212,6 +212,7 @@ def test_a_script_is_run_no_further_than_it_is_told(plugin, tmp_path):
     # of 4 to 8 numbers: what can be of fewer, given and made, is less than the last is given
     assert (late["ended"], len(late["programs"]), late["light"]) == ("1 s", 5, ["<lambda>"])
     assert 1 <= late["ran_s"] < 10
+    assert (many["unsettled"], late["unsettled"]) == ("", "of programs before its time was over")
     assert not Path("left").exists()
 
 
@@ -259,6 +260,32 @@ def test_memory_is_that_of_the_fullest_device_and_parts_are_counted_once(plugin,
     assert 0 <= answer["outside_jit"]["size_bytes"] - 2 * 4 * 64 * KIB <= 8  # with the 3
     (left_out,) = answer["left_out"].items()
     assert left_out == ("compiler_options of jax.jit or compile(); flags of XLA_FLAGS are used", 4)
+
+
+LIGHT = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+rows = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+jax.jit(lambda x: x + 1)(jnp.ones(3000))
+gathers = jax.jit(lambda x: jnp.sum(x))
+gathers(jnp.zeros(4096, device=rows))
+raise SystemExit(CODE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(3, "before it ended with an error"), (0, "none of which was given results of its own")],
+)
+def test_what_may_be_gathered_is_bounded_and_an_early_end_is_said(plugin, tmp_path, code, said):
+    script = tmp_path / "train.py"
+    script.write_text(LIGHT.replace("CODE", str(code)), "utf-8")
+    answer = _answer(tmp_path, script)
+    adds, gathers = answer["programs"]
+    assert adds["at_most_bytes"] == 2 * 4 * 3000
+    # a part, the whole, its sum; and, once the first has ended, not its result
+    assert gathers["at_most_bytes"] - 4 * 4096 * 9 // 8 in (4, 8)
+    assert (answer["light"], answer["unsettled"]) == ([], f"of programs {said}")
 
 
 @pytest.mark.parametrize("package", [jax, numpy])
