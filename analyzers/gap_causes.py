@@ -270,13 +270,15 @@ def _annotated(trace: Trace, gaps: pd.DataFrame) -> pd.Series:
     """The causes of `gaps`, those that only say that the host was late by its annotations."""
     causes = gaps["cause"].copy()
     events = trace.host_events[trace.host_events["kind"].eq(ANNOTATION)]
-    events = events[~events["name"].isin(set(trace.markers["name"]))]
+    of_host = ["host", "name"]
+    steps = pd.MultiIndex.from_frame(trace.markers[of_host].astype("str"))
+    events = events[~pd.MultiIndex.from_frame(events[of_host].astype("str")).isin(steps)]
     start = gaps["start_ns"].to_numpy()
     until = start + gaps["late_ns"].fillna(gaps["end_ns"] - gaps["start_ns"]).to_numpy()
     until = until.astype(np.int64)
     may_be = causes.isin([LATE, UNKNOWN]) & has_host_time(trace, gaps)
     best = np.full(len(gaps), ENOUGH)
-    for (host, name), mine in events.groupby(["host", "name"], observed=True):
+    for (host, name), mine in events.groupby(of_host, observed=True):
         begins = mine["start_ns"].to_numpy()
         filled = cover(begins, begins + mine["duration_ns"].to_numpy())
         share = (filled.until(until) - filled.until(start)) / np.maximum(until - start, 1)

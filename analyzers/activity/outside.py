@@ -129,7 +129,8 @@ def _places(trace: Trace, loose: pd.DataFrame) -> np.ndarray:
     found = np.full(len(loose), BETWEEN, dtype=object)
     hosts, start = loose["host"].astype("str").to_numpy(), loose["start_ns"].to_numpy()
     spans = spans_of_steps(trace)
-    spans = spans[spans["step"].isin(trace.events["step"].unique())]  # others are host times
+    worked = trace.events[["host", "step"]].drop_duplicates().astype({"host": "str"})
+    spans = spans.merge(worked)  # others are times of the host
     for host, mine in spans.sort_values("start_ns").groupby("host"):
         begins = mine["start_ns"].to_numpy()
         reached = np.maximum.accumulate(mine["end_ns"].to_numpy())

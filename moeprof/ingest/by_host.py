@@ -10,6 +10,7 @@ same. See docs/why/many-hosts-one-at-a-time.md.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,7 @@ from moeprof.ingest.sources.locate import Profiles, unpacked_bytes
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import Routing
 from moeprof.ingest.sources.run_record import counting_of
+from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.sources.window_record import read_host_record
 from moeprof.tables.trace import Trace, TraceMeta
 from moeprof.tell import Tell, unheard
@@ -105,6 +107,7 @@ class Reading:
         self._found, self._paths, self._ask = found, paths, ask
         self._are_chosen = are_chosen
         self._place = {file: place for place, file in enumerate(found.files)}
+        self._times = Counter(map(host_name, found.files))
         processes = processes_of(found.run, found.files).of_file
         self._process = dict(zip(found.files, processes, strict=True))
         self._parts: dict[Path, Part] = {}
@@ -143,7 +146,7 @@ class Reading:
         """
         if self._joined is None or len(self._kept()) < 2:
             return None
-        answers = [read.answer for read in self._in_order() if read.facts is not None]
+        answers = [read.answer for read in self._reads.values() if read.facts is not None]
         return self._trace(self._joined), answers
 
     def _next(self, readers: Readers) -> list[Batch]:
@@ -153,7 +156,7 @@ class Reading:
         """
         left = max(len(self._parts), 1)
         chosen: list[Sequence[Path]] = []
-        for files in sorted(self._reads, key=self._place_of):
+        for files in self._reads:
             if left > 0 and any(map(self._is_stale, files)):
                 chosen.append(files)
                 left -= len(files)
@@ -161,12 +164,6 @@ class Reading:
         chosen += _batched(unread[: max(left, 0)], readers)
         shared = self._joined.shared if self._joined else Shared()
         return [Batch(tuple(map(self._task, files)), shared, self._ask) for files in chosen]
-
-    def _place_of(self, files: Sequence[Path]) -> int:
-        return self._place[files[0]]
-
-    def _in_order(self) -> list[Read]:
-        return [self._reads[files] for files in sorted(self._reads, key=self._place_of)]
 
     def _task(self, file: Path) -> Task:
         own = self._own(file)
@@ -179,7 +176,8 @@ class Reading:
         joined = self._joined
         guess = joined.guess if joined is not None else Own()
         own = joined.own.get(file) if joined is not None else None
-        return own if own is not None else guess._replace(process=self._process[file])
+        name = f"{file} {host_name(file)}" if self._times[host_name(file)] > 1 else ""
+        return own or guess._replace(process=self._process[file], name=name)
 
     def _is_stale(self, file: Path) -> bool:
         part = self._parts.get(file)
@@ -189,10 +187,10 @@ class Reading:
         return part.table is None or part.key != (self._own(file), shared.key)
 
     def _keep(self, files: tuple[Path, ...], read: Read) -> None:
-        """What was read of hosts, in place of what was known of them."""
+        """What was read of hosts, in place of what was known of them; in the order of files."""
         mine = set(files)
-        self._reads = {key: each for key, each in self._reads.items() if mine.isdisjoint(key)}
-        self._reads[files] = read
+        kept = [pair for pair in self._reads.items() if mine.isdisjoint(pair[0])]
+        self._reads = dict(sorted([*kept, (files, read)], key=lambda pair: self._place[pair[0][0]]))
         self._parts.update(zip(files, read.parts, strict=True))
         for part in read.parts:
             for each in part.programs.values():
@@ -270,7 +268,7 @@ class Reading:
             module: _copy(self._programs[self._read_as(each).content], record.damage)
             for module, each in part.programs.items()
         }
-        return [replace(part.host, record=record, programs=programs)]
+        return [replace(part.host, name=part.called, record=record, programs=programs)]
 
     def _held_of(self, files: Sequence[Path], hosts: Sequence[Host]) -> dict[int, Origin]:
         """Whose each program is that hosts were read with, by its identity."""
@@ -314,7 +312,7 @@ class Reading:
 
     def _trace(self, joined: Joined) -> Trace:
         """All hosts' trace, without the frames of their work."""
-        facts = [read.facts for read in self._in_order()]
+        facts = [read.facts for read in self._reads.values()]
         hosts = [table.host for table in joined.tables]
         source = joined.source
         sides = HostSides(hosts, source.of_host)
@@ -370,12 +368,11 @@ def _expected(part: Part, before: Host, host: Host, ids: Mapping[int, int], gues
     """What a host should be read with; how it was, where that makes no difference to it."""
     was = part.key[0]
     assert isinstance(was, Own)
-    is_named = part.host is not None and host.name == part.host.name
     own_numbers = part.table is not None and part.table.cut.is_as_in_script
     mine = {id(program) for program in before.programs.values()}
     added = [pair for pair in host.programs.items() if id(pair[1]) not in mine]
     return guess._replace(
-        name=was.name if is_named else host.name,
+        name="" if host.name == part.called else host.name,
         process=host.process,
         ids=tuple(sorted(ids.items())),
         adds=tuple((module, program.name) for module, program in added),

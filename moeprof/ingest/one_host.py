@@ -141,12 +141,14 @@ class Part:
 
     ``host`` is without its work and programs, of which ``programs`` has what they are by id, and
     ``new`` those that were not known by content. ``touched`` are the programs of its work and
-    waits, ``ran`` of its work. ``table`` is None where it ran a program that was not known.
+    waits, ``ran`` of its work. ``called`` is what its file alone calls it. ``table`` is None where
+    it ran a program that was not known.
     """
 
     key: tuple[object, ...]
     error: TraceError | None = None
     host: Host | None = None
+    called: str = ""
     programs: Mapping[int, Held] = field(default_factory=dict)
     new: Mapping[str, Program] = field(default_factory=dict)
     touched: tuple[int, ...] = ()
@@ -217,7 +219,7 @@ def _read_host(task: Task, shared: Shared, stack: ExitStack) -> tuple[Part, _Pla
 def _placed(
     task: Task, shared: Shared, key: tuple[object, ...], host: Host
 ) -> tuple[Part, _Placed | None]:
-    own = task.own
+    own, called = task.own, host.name
     host = replace(
         host,
         name=own.name or host.name,
@@ -230,7 +232,9 @@ def _placed(
     held = {module: held_of(program) for module, program in host.programs.items()}
     sent = _to_send(own, shared, held, ran)
     new = {held[module].content: host.programs[module] for module in sent}
-    part = Part(key, None, _lean(host), held, new, tuple(sorted(touched)), tuple(sorted(ran)))
+    part = Part(
+        key, None, _lean(host), called, held, new, tuple(sorted(touched)), tuple(sorted(ran))
+    )
     ids, there = dict(own.ids), {module: each.look for module, each in shared.programs}
     mine = {ids.get(module, module): each.look for module, each in held.items()}
     needs = {ids.get(module, module) for module in ran} & mine.keys()

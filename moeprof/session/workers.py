@@ -254,14 +254,14 @@ def _here(batches: Sequence[Batch]) -> Iterator[tuple[Batch, Read]]:
         TraceError: one does not fit into memory.
     """
     for batch in batches:
+        read = None
         try:
             read = read_batch(batch)
         except MemoryError as error:
             if len(batch.tasks) == 1:
                 raise _not_read(batch, error) from error
-            yield from _here(batch.singly())
-        else:
-            yield batch, read
+        # beyond the error, which holds what was read by then
+        yield from [(batch, read)] if read is not None else _here(batch.singly())
 
 
 def _on_workers(

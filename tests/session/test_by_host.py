@@ -111,6 +111,7 @@ EVENTS: Mapping[str, Callable[[str, float, Stats], tuple[str, Stats]]] = {
         name,
         {**stats, "step_num": stats["step_num"] + 10} if "step_num" in stats else stats,
     ),
+    "no numbers": lambda name, _, stats: (name, without(stats, "step_num")),
     "other id": lambda name, _, stats: (
         name,
         {**stats, "program_id": 9} if "program_id" in stats else stats,
@@ -358,40 +359,6 @@ def test_hosts_that_have_other_steps_are_read_again_under_those_that_all_have(tm
     ask = functools.partial(ask_hosts, ("timeline",), NameRules())
     Reading(locate(folder), [str(folder)], ask, are_chosen=False).read(Readers(counted))
     assert len(reads) > len(HOSTS) + 1
-
-
-def in_pieces(batches):
-    """Hosts of a batch by themselves, the last first, as where a worker died."""
-    for batch in reversed(batches):
-        yield from one_by_one(batch.singly()[::-1])
-
-
-def test_which_hosts_are_asked_together_changes_nothing(tmp_path):
-    """The folder of the last ones by name is given first."""
-    members = dict(enumerate(range(16)))
-    groups = [[*range(0, 16, 2)], [*range(1, 16, 2)]]
-    for part, numbers in {"second": range(4, 8), "first": range(4)}.items():
-        hosts = {f"{part}{at}": [2 * at, 2 * at + 1] for at in numbers}
-        write_hosts(tmp_path / part, hosts, groups, members=members)
-    folders = [tmp_path / "second", tmp_path / "first"]
-    asked, sizes = ("timeline", "step_time", "collectives"), []
-
-    def counted(batches):
-        sizes.extend(len(batch.tasks) for batch in batches)
-        return one_by_one(batches)
-
-    whole = text_of(load(folders), asked)
-    for readers, most in (
-        (Readers(counted), 4),
-        (Readers(counted, 3), 2),
-        (Readers(counted, 1, 0), 1),
-    ):
-        sizes.clear()
-        run = by_host(*folders, only=asked, readers=readers)
-        assert list(run.trace.meta.hosts) != sorted(run.trace.meta.hosts)
-        assert text_of(run, asked) == whole
-        assert max(sizes) == most
-    assert text_of(by_host(*folders, only=asked, readers=Readers(in_pieces)), asked) == whole
 
 
 def test_one_host_is_read_at_once(tmp_path):

@@ -277,8 +277,11 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def unpacked_bytes(file: Path) -> int:
-    """How large a profile is as it is read; of a packed one about."""
-    return file.stat().st_size * (_PACKED if file.suffix == ".gz" else 1)
+    """How large a profile is as it is read; of a packed one about, of one that is gone 0."""
+    try:
+        return file.stat().st_size * (_PACKED if file.suffix == ".gz" else 1)
+    except OSError:  # who reads it says so
+        return 0
 
 
 def are_by_process(files: Sequence[Path]) -> bool:

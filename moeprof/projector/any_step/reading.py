@@ -73,6 +73,7 @@ def read_step(
         aliased_bytes=sizes.alias_bytes or 0,
         temporaries_bytes=sizes.temp_bytes,
         library_temporaries_bytes=found.library_temp_bytes,
+        is_range_known=found.is_range_known,
         constants_bytes=constants,
         buffers=with_contents(found.buffers, arguments, constants),
         arguments=arguments,

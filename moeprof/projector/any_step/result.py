@@ -86,7 +86,8 @@ class StepPlan:
         temporaries_bytes: XLA's arena, at its fullest.
         library_temporaries_bytes: the same where libraries compute every product, which the
             autotuner of a run may choose, product by product, in place of Triton's fused kernels;
-            None where there is nothing to choose, or it is not known, as ``notes`` say.
+            None where there is nothing to choose, or it is not known.
+        is_range_known: False where that could not be compiled, of which ``notes`` say why.
         constants_bytes: arrays that the function closes over, and the compiler's own.
         buffers: what is there at the peak (schema ``at_peak``); rows sum to ``peak_bytes``.
         arguments: each array that the function is given.
@@ -110,6 +111,7 @@ class StepPlan:
     aliased_bytes: int
     temporaries_bytes: int
     library_temporaries_bytes: int | None
+    is_range_known: bool
     constants_bytes: int
     buffers: pd.DataFrame
     arguments: pd.DataFrame
@@ -130,7 +132,10 @@ class StepPlan:
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """The least and the most that the peak is, in bytes, whatever kernels a run chooses."""
+        """The least and the most that the peak is, in bytes, whatever kernels a run chooses.
+
+        One figure twice where it is not known what libraries' kernels take.
+        """
         other = self.library_temporaries_bytes
         more = 0 if other is None else other - self.temporaries_bytes
         return self.peak_bytes + min(more, 0), self.peak_bytes + max(more, 0)
@@ -149,11 +154,13 @@ class StepPlan:
     def verdict(self) -> str:
         """``fits``, ``oom``, or ``borderline``.
 
-        That is within 5 % of the pool, either side, or where the kernels that a run chooses decide.
+        That is within 5 % of the pool, either side, or where the kernels that a run chooses decide,
+        or might, as what they take is not known.
         """
         if self.outside_bytes > self.hardware.hbm_bytes - self.pool_bytes:
             return "oom"
-        return verdict_of(self.peak_range, self.pool_bytes)
+        found = verdict_of(self.peak_range, self.pool_bytes)
+        return "borderline" if found == "fits" and not self.is_range_known else found
 
     @property
     def fits(self) -> bool:
@@ -210,6 +217,11 @@ class StepPlan:
             "devices": self.devices,
             "compiler": self.compiler,
             **{f"{name}_bytes": int(getattr(self, f"{name}_bytes")) for name in sizes},
+            "verdict": self.verdict,
+            "pool_bytes": self.pool_bytes,
+            "library_temporaries_bytes": self.library_temporaries_bytes,
+            "is_range_known": self.is_range_known,
+            "peak_range_bytes": list(self.peak_range),
             "outside": dict(self.outside),
             "flops": self.flops,
             "known_flops": self.known_flops,

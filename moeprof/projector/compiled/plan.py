@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moeprof.errors import CompileError, SelectionError, one_line
+from moeprof.errors import CompileError, MoeprofError, SelectionError, one_line
 from moeprof.ingest.dump.open import open_dump
 from moeprof.interpreter import module_command
 from moeprof.projector.compiled import load_target, require_compiler
@@ -180,8 +180,7 @@ def lay_out(
             dump = Path(folder) / "by-libraries"
             dump.mkdir()
             request["dump"] = str(dump)
-            left_s = timeout_s - found.compile_s
-            found = _with_libraries(found, request, what, Path(folder), left_s)
+            found = _with_libraries(found, request, what, Path(folder), timeout_s)
         print(f"moeprof: compiled in {found.compile_s:.0f} s", file=sys.stderr, flush=True)
         return found
 
@@ -189,16 +188,16 @@ def lay_out(
 def _with_libraries(
     found: LaidOut, request: Mapping[str, object], what: str, folder: Path, timeout_s: float
 ) -> LaidOut:
+    """With the arena without Triton's products, or why it is not known: the first plan stays."""
     began = time.perf_counter()
     try:
         _fill(request, what, folder, timeout_s, _BY_LIBRARIES)
         temp = totals_of(open_dump(Path(str(request["dump"])))).temp_bytes
-        notes: tuple[str, ...] = ()
-    except CompileError as error:
-        temp = None
-        notes = (f"memory where libraries compute all products is not known: {one_line(error)}",)
-    took_s = time.perf_counter() - began
-    return found._replace(compile_s=found.compile_s + took_s, library_temp_bytes=temp, notes=notes)
+        found = found._replace(library_temp_bytes=temp, is_range_known=temp is not None)
+    except MoeprofError as error:
+        why = f"not known: the peak where libraries compute all products. {one_line(error)}"
+        found = found._replace(is_range_known=False, notes=(why,))
+    return found._replace(compile_s=found.compile_s + time.perf_counter() - began)
 
 
 def _json(options: Mapping[str, object]) -> object:
@@ -221,6 +220,7 @@ def _fill(
     """
     errors = folder / "stderr.txt"
     answered = folder / "answer.json"
+    answered.unlink(missing_ok=True)
     (folder / "request.json").write_text(json.dumps(request), "utf-8")
     with errors.open("wb") as stderr:
         child = subprocess.Popen(

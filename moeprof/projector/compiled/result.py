@@ -40,13 +40,14 @@ class LaidOut(NamedTuple):
 
     ``library_temp_bytes`` is the arena where libraries compute every product: the autotuner of a
     run may choose that instead of Triton's fused kernels, product by product, and what is no longer
-    fused lies in memory. None where there is nothing to choose, or ``notes`` say why it is not
-    known.
+    fused lies in memory. None where there is nothing to choose, or where ``is_range_known`` is
+    False, of which ``notes`` say why.
     """
 
     trace: Trace
     compile_s: float
     library_temp_bytes: int | None = None
+    is_range_known: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -59,7 +60,7 @@ class CompiledPlan:
     ``AT_PEAK`` (`moeprof.analyzers.heap.at_peak`): the arguments, and what is there when the arena
     of temporary buffers is fullest. ``timeline`` int64 [points] is bytes alive in the arena at each
     point of the program, ``peak`` the first point where they are most, when ``peak_op`` writes.
-    ``library_temp_bytes`` as of `LaidOut`.
+    ``library_temp_bytes`` and ``is_range_known`` as of `LaidOut`.
     """
 
     hardware: HardwareSpec
@@ -74,6 +75,7 @@ class CompiledPlan:
     compile_s: float
     notes: tuple[str, ...] = field(default=())
     library_temp_bytes: int | None = None
+    is_range_known: bool = True
 
     @property
     def total_bytes(self) -> int | None:
@@ -167,6 +169,7 @@ def read_plan(
         compile_s=laid_out.compile_s,
         notes=tuple(notes),
         library_temp_bytes=laid_out.library_temp_bytes,
+        is_range_known=laid_out.is_range_known,
     )
 
 

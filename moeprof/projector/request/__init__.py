@@ -65,7 +65,7 @@ def wanted(request: Request) -> Wanted:
     with as_usage():
         program = framework(request.framework or DEFAULT)
         check_options(vars(request), program)
-    filled, configured = with_config(request, loaded)
+    filled, configured = with_config(request, loaded, program)
     with as_usage():
         return _wanted(filled, program, loaded, (*notes_on(loaded), *configured))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from moeprof.errors import SpecError
+from moeprof.projector.framework import Framework
 from moeprof.specs import DTYPE_BYTES, check_dtype
 from moeprof.specs.remat import OFFLOADING, POLICIES
 from moeprof.specs.sources.document import LoadedModel
@@ -74,8 +75,12 @@ class Request:
     has_float32_weight_sum: bool | None = None
 
 
-def with_config(request: Request, loaded: LoadedModel) -> tuple[Request, tuple[str, ...]]:
+def with_config(
+    request: Request, loaded: LoadedModel, program: Framework
+) -> tuple[Request, tuple[str, ...]]:
     """The request with what the configuration says filled in, and sentences on both.
+
+    What the framework has none of is left out.
 
     Raises:
         SpecError: a value of the configuration cannot be.
@@ -84,6 +89,9 @@ def with_config(request: Request, loaded: LoadedModel) -> tuple[Request, tuple[s
     found = {**_read(given, loaded.origin), **_axes(given, loaded.origin)}
     taken, beaten, values = [], [], {}
     for field, (key, value) in found.items():
+        if field in program.lacks:
+            beaten.append(f"{key} {given.get(key, value)}: {program.name} has none, left out.")
+            continue
         asked = getattr(request, field)
         if value == -1 and request.devices is None and asked is None:
             beaten.append(f"{key} is -1, what is left: 1, as --devices says no number.")

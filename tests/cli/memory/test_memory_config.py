@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from moeprof.cli import main as command_line
+from moeprof.projector.framework import framework
 from moeprof.projector.request.config import Request, with_config
 from moeprof.specs.model import GqaSpec, ModelSpec
 from moeprof.specs.sources.document import LoadedModel
@@ -147,5 +148,9 @@ def test_what_a_maxtext_configuration_alone_can_say_counts(memory):
     assert "layers are not scanned" in out
     assert "scan_layers False, float32_weight_sum False" in out
     assert "layers are not scanned" not in memory(YAML)[1]
-    taken = with_config(Request(), LoadedModel(MODEL, "run.yml", options={**keys}))[0]
+    loaded = LoadedModel(MODEL, "run.yml", options={**keys})
+    taken = with_config(Request(), loaded, framework("maxtext"))[0]
     assert (taken.is_scanned, taken.has_float32_weight_sum) == (False, False)
+    taken, said = with_config(Request(), loaded, framework("bundled"))
+    assert (taken.is_scanned, taken.has_float32_weight_sum) == (None, None)
+    assert "scan_layers False: bundled has none, left out." in said

@@ -145,6 +145,7 @@ def test_which_kernels_a_run_chooses_is_a_range_and_may_decide(plugin):
     # 24 MiB, or 60 MiB, which are 2.5 times that
     verdicts = {0.95: "oom", 0.96: "borderline", 1.1: "borderline", 2.6: "borderline", 2.7: "fits"}
     assert [on(least * room).verdict for room in verdicts] == list(verdicts.values())
+    assert replace(on(least * 2.7), is_range_known=False).verdict == "borderline"
     assert not on(least * 1.5).fits
     assert on(least * 1.5).left_bytes < 0
 

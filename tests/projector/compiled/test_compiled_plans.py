@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 import moeprof
-from moeprof.errors import CompileError, SelectionError, SpecError
+from moeprof.errors import CompileError, SelectionError, SpecError, TraceError
 from moeprof.model.layout import BATCH, Job
 from moeprof.model.train import (
     OptimizerSettings,
@@ -25,9 +26,10 @@ from moeprof.model.train import (
 )
 from moeprof.projector import compiled
 from moeprof.projector.compiled import load_target
+from moeprof.projector.compiled import plan as plans_module
 from moeprof.projector.compiled.bundled import compile_bundled
 from moeprof.projector.compiled.plan import plan
-from moeprof.projector.compiled.result import memory_plan_difference
+from moeprof.projector.compiled.result import LaidOut, memory_plan_difference
 from moeprof.projector.setting import Precision, Setting
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
@@ -250,3 +252,17 @@ def test_what_the_bundled_model_has_not_is_refused_in_one_line(changes, said):
     with pytest.raises(SpecError, match=said) as error:
         compile_bundled(_setting("sparse-gmm", **changes))
     assert "\n" not in str(error.value)
+
+
+def test_a_second_compilation_that_fails_leaves_what_the_first_found(monkeypatch, tmp_path):
+    def failing(*_):
+        raise TraceError("dump: half a program")
+
+    monkeypatch.setattr(plans_module, "_fill", failing)
+    first = LaidOut(SimpleNamespace(), 1.0)
+    found = plans_module._with_libraries(first, {}, "step", tmp_path, 1.0)
+    assert found.trace is first.trace
+    assert (found.library_temp_bytes, found.is_range_known) == (None, False)
+    assert found.notes == (
+        "not known: the peak where libraries compute all products. dump: half a program",
+    )

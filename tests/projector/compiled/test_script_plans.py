@@ -147,6 +147,8 @@ def test_a_plan_says_first_whether_it_fits_by_how_much_and_how_sure(trained):
     assert document["programs"][document["largest"]]["name"] == "train_step"
     rows = document["programs"][1]["plan"]["memory"]
     assert sum(row["bytes"] for row in rows) == document["programs"][1]["plan"]["peak_bytes"]
+    step = _program(plan, "train_step")
+    assert document["programs"][1]["plan"]["peak_range_bytes"] == list(step.plan.peak_range)
 
 
 if NAMING.is_dir():

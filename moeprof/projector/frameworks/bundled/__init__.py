@@ -21,6 +21,8 @@ class Bundled(JaxFramework):
         "vocab_tiling",
         "fused_loss",
         "ragged_buffer_factor",
+        "is_scanned",
+        "has_float32_weight_sum",
         "sync_free",
         "overlap",
         "grad_dtype",

@@ -36,7 +36,13 @@ class Megatron(Framework):
 
     name = "megatron"
     title = "Megatron-LM"
-    lacks = ("vocab_tiling", "ragged_buffer_factor", "mem_fraction")
+    lacks = (
+        "vocab_tiling",
+        "ragged_buffer_factor",
+        "mem_fraction",
+        "is_scanned",
+        "has_float32_weight_sum",
+    )
     axes = MEGATRON_AXES
     batch_axes = ("data", "fsdp")
     open_degrees = ("dp",)
