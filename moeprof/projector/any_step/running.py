@@ -181,12 +181,13 @@ class _Run:
 
     def end(self, why: str, error: str = "", unsettled: str = "") -> NoReturn:
         """Leave the answer, and the process; ``unsettled``: why its step may be still to come."""
-        if not any(each.fed for each in self.seen.values()):
-            unsettled = unsettled or _UNFED
         ran_s = time.perf_counter() - self.began
         signal.setitimer(signal.ITIMER_REAL, 0)
         with self.lock:
+            held_bytes, held_at = self.held.most_bytes, self.held.most_at
             weighty = self.weighty() if self.seen else []
+            if not any(each.fed for each in weighty):
+                unsettled = unsettled or _UNFED
             with absent.at_top():
                 rows = [self.row(at, each) for at, each in enumerate(weighty)]
         if "moeprof.kernels.runtime" in sys.modules:
@@ -198,7 +199,7 @@ class _Run:
             "ran_s": ran_s,
             "programs": rows,
             "light": sorted({each.call.name for each in self.seen.values() if each not in weighty}),
-            "outside_jit": {"size_bytes": self.held.most_bytes, "line": self.held.most_at},
+            "outside_jit": {"size_bytes": held_bytes, "line": held_at},
             "reads": [[*key, number] for key, number in self.world.reads.most_common()],
             "left_out": dict(self.world.left_out),
             "flags": os.environ.get("XLA_FLAGS", ""),

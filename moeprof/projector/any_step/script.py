@@ -38,6 +38,8 @@ PROGRAMS = 8
 SECONDS = 60.0
 _CHILD = "moeprof.projector.any_step.running"
 _LOWERING_S = 600.0
+_ROUND = 0.01
+"""Share of what a program needs from which on a difference of its results is said."""
 _WORST_LAST = ("fits", "borderline", "oom")
 
 
@@ -71,6 +73,12 @@ class ScriptProgram:
         least, most = (0, 0) if self.plan is None else self.plan.peak_range
         others = 0 if self.plan is None else self.others_bytes
         return least + others, most + others
+
+    @property
+    def is_split_otherwise(self) -> bool:
+        """Whether XLA splits its results otherwise than later programs were given them."""
+        apart = abs(self.plan.outputs_bytes - self.taken_bytes) if self.plan else 0
+        return apart > _ROUND * self.needed_bytes
 
     @property
     def is_range_known(self) -> bool:
@@ -165,7 +173,8 @@ class ScriptPlan:
     @property
     def is_sure(self) -> bool:
         """Whether its step was seen, all programs have their plans, and none is near the limit."""
-        is_bound = self.is_eager_largest and self.verdict == "fits"
+        is_off = self.verdict == "fits" or any(each.is_split_otherwise for each in self.programs)
+        is_bound = self.is_eager_largest and is_off
         is_open = self.unplanned or self.half_known or self.unsettled or self.error or is_bound
         return not is_open and self.verdict != "borderline"
 

@@ -159,8 +159,6 @@ def _seconds(seconds: float) -> str:
 # Scripts.
 
 _OF_CPUS = "--xla_force_host_platform_device_count"
-_ROUND = 0.01
-"""Share of what a program needs from which on a difference of its results is said."""
 _NAME_LETTERS = 20
 _OUTSIDE = "outside jax.jit"
 _MARKS = {"fits": "✓", "borderline": "~", "oom": "✗"}
@@ -207,7 +205,10 @@ def _script_head(plan: ScriptPlan) -> Iterator[str]:
 def _certainty(plan: ScriptPlan) -> str:
     """How near the limit the largest program is, with whichever kernels a run chooses."""
     if plan.is_eager_largest:
-        return f"a sum of arrays, at least {format_bytes(plan.eager_bytes)}"
+        is_open = any(each.is_split_otherwise for each in plan.programs)
+        size = format_bytes(plan.eager_bytes)
+        known = f"{size}, if results are split as taken" if is_open else f"at least {size}"
+        return f"a sum of arrays, {known}"
     least, most = map(format_bytes, plan.largest.range_bytes)
     verdict = plan.verdict_of(plan.largest)
     if not plan.largest.is_range_known:
@@ -236,7 +237,7 @@ def _programs(plan: ScriptPlan) -> Iterator[str]:
     if plan.is_eager_largest:
         cells = ["", "", "", "", "", format_bytes(plan.eager_bytes)]
         yield f" {_OUTSIDE:<{_NAME_LETTERS}}{_cells(cells)}  {_MARKS[plan.eager_verdict]}"
-        yield f"   at least, once {plan.eager_line} has run"
+        yield f"   without what ops need meanwhile, once {plan.eager_line} has run"
     yield " ✓ fits  ~ may not fit  ✗ out of memory; bytes are of one device, at most"
     if plan.light:
         yield f" not the largest, not compiled: {', '.join(plan.light)}"
@@ -311,8 +312,7 @@ def notes_of(
     for each in programs:
         if each.plan and not each.is_range_known:
             yield from (f"{each.name}: {note}" for note in each.plan.notes[-1:])
-        apart = abs(each.plan.outputs_bytes - each.taken_bytes) if each.plan else 0
-        if each.plan and apart > _ROUND * each.needed_bytes:
+        if each.plan and each.is_split_otherwise:
             yield (
                 f"results of {each.name} take {format_bytes(each.plan.outputs_bytes)} of a device "
                 f"by XLA, {format_bytes(each.taken_bytes)} were taken: give it out_shardings"

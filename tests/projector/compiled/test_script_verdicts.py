@@ -98,11 +98,18 @@ def test_arrays_outside_of_programs_decide_where_they_are_more(eager, verdict, d
     assert f"decided by {decides}" in text
     mark = {"fits": "✓", "borderline": "~", "oom": "✗"}[verdict]
     row = re.search(
-        r"^ outside jax.jit +([0-9.]+) GiB  (.)\n   at least, once (.*) has", text, re.M
+        r"^ outside jax.jit +([0-9.]+) GiB  (.)\n   without .* meanwhile, once (.*) has", text, re.M
     )
     found = row and (float(row[1]), row[2], row[3])
     assert found == (None if decides == "step" else (eager, mark, "train.py:7"))
     assert plan.document()["outside_jit"]["is_largest"] == (decides != "step")
+
+
+def test_arrays_that_xla_may_split_otherwise_decide_nothing_surely():
+    step = dataclasses.replace(_program("step", 70, 80), taken_bytes=9 * GIB)
+    plan = _script(step, eager_bytes=110 * GIB, eager_line="train.py:7")
+    assert (plan.verdict, plan.is_sure) == ("oom", False)
+    assert "a sum of arrays, 110.0 GiB, if results are split as taken" in str(plan)
 
 
 def test_an_end_before_the_step_is_said_in_the_head():
