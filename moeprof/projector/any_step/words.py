@@ -198,7 +198,7 @@ def _script_head(plan: ScriptPlan) -> Iterator[str]:
         yield f"no plan of {', '.join(plan.unplanned)}, which may need more"
     if plan.half_known:
         yield f"one of two plans of {', '.join(plan.half_known)}, which may need more"
-    by = _OUTSIDE if plan.is_eager_largest else largest.name
+    by = f"what is {_OUTSIDE}" if plan.is_eager_largest else largest.name
     yield f"{plan.script} on {plan.devices} × {plan.hardware.name}, decided by {by}"
 
 
