@@ -2,6 +2,7 @@
 
     python benchmarks/maxtext_compiled.py --devices 64 --target FILE.txtpb --out FILE.json \\
         -- model_name=deepseek3-671b per_device_batch_size=1 ici_fsdp_parallelism=8 …
+    python benchmarks/maxtext_compiled.py --grid [--jobs 8] [--within 480] [--out FILE.jsonl]
 
 An independent oracle for the world `maxtext` of the closed form: MaxText's train step of the given
 options (those of its base.yml), compiled ahead of time for the device of --target, a
@@ -9,21 +10,39 @@ GpuTargetConfigProto as text. Needs Python 3.12, maxtext 0.2.5, jax, jax-cuda13-
 jax-cuda13-pjrt in its environment; 0.6 GB of memory and a minute per case. MaxText's attention on
 GPUs is Transformer Engine's, which cannot be compiled here: one that recomputes the scores by
 blocks of 512 queries stands in for it, so rows of attention are not evidence.
+
+--grid compiles the cases of `maxtext_grid_cases.py` for 8 H100 that are not there and appends one
+JSON line each, in any order; cases that the file has are not compiled again. Each is compiled
+with XLA's defaults, so its products are Triton's (``temp_bytes`` and the buffers are of that), and
+again with libraries' products (``library_temp_bytes``): a run times both and takes the faster.
+Kernels are not tuned, and the compiler is stopped once memory is laid out. `maxtext_grid_cases.py`
+puts the closed form beside the results.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
 import json
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 BLOCK = 512
+RESULT = Path(__file__).parent / "results" / "maxtext_grid.jsonl"
+LIMIT_S = 240  # of one case
+SETTLED_S = 3  # on a busy machine the program may still be being written
+NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
 BASE = (
     "override_model_config=true",
     "run_name=compiled",
@@ -38,16 +57,9 @@ BASE = (
 )
 
 
-def prepare(devices: int, dump: Path) -> None:
+def prepare(devices: int, *flags: str) -> None:
     """Set the environment that MaxText and XLA read when they are imported."""
-    flags = (
-        "--xla_gpu_autotune_level=0",
-        "--xla_gpu_enable_triton_gemm=false",
-        f"--xla_force_host_platform_device_count={devices}",
-        f"--xla_dump_to={dump}",
-        "--xla_dump_hlo_as_proto",
-        "--xla_dump_hlo_module_re=.*train_step.*",
-    )
+    flags = (*flags, f"--xla_force_host_platform_device_count={devices}")
     os.environ.update(
         JAX_PLATFORMS="cpu",
         DECOUPLE_GCLOUD="TRUE",
@@ -87,7 +99,9 @@ def attend_by_blocks() -> None:
     attention_op.AttentionOp.apply_attention = attend
 
 
-def compile_step(arguments: list[str], devices: int, target: str) -> Any:
+def compile_step(
+    arguments: list[str], devices: int, target: str, options: Mapping[str, Any] | None = None
+) -> Any:
     """XLA's executable of MaxText's training step for ``devices`` devices that are not there."""
     import jax
     from jax.experimental.topologies import get_topology_desc
@@ -122,11 +136,12 @@ def compile_step(arguments: list[str], devices: int, target: str) -> Any:
             static_argnums=static,
             donate_argnums=donated,
         )
-        return jitted.trace(*given, **named).lower(lowering_platforms=("cuda",)).compile()
+        lowered = jitted.trace(*given, **named).lower(lowering_platforms=("cuda",))
+        return lowered.compile(compiler_options=dict(options or {}))
 
 
-def largest_at_peak(dump: Path, most: int = 40) -> list[dict[str, Any]]:
-    """The largest buffers alive when the arena is fullest, from the compiler's dump."""
+def _program(dump: Path) -> tuple[dict[str, Any], list[Any]]:
+    """Instructions by name and the buffers of the program in the compiler's dump."""
     from moeprof.ingest.hlo.buffer_assignment import parse_buffers
     from moeprof.ingest.hlo.module import parse_module
     from moeprof.ingest.xspace.wire import read_message
@@ -135,10 +150,16 @@ def largest_at_peak(dump: Path, most: int = 40) -> list[dict[str, Any]]:
     data = path.read_bytes()
     parts = read_message(data, 0, len(data)).stretches
     module = parse_module(data, *parts[1])
-    ops = {op.name: op for op in module.instructions}
     names = {op.id: op.name for op in module.instructions}
+    buffers = list(parse_buffers(data, *parts[3], names))
+    return {op.name: op for op in module.instructions}, buffers
+
+
+def largest_at_peak(dump: Path, most: int = 40) -> list[dict[str, Any]]:
+    """The largest buffers alive when the arena is fullest, from the compiler's dump."""
+    ops, buffers = _program(dump)
     places: dict[tuple[int, int], Any] = {}
-    for buffer in parse_buffers(data, *parts[3], names):
+    for buffer in buffers:
         if buffer.is_at_peak and buffer.kind == "temp":
             place = (buffer.allocation, buffer.offset_bytes)
             if place not in places or places[place].size_bytes < buffer.size_bytes:
@@ -155,17 +176,169 @@ def largest_at_peak(dump: Path, most: int = 40) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
-    """Compile one case; its figures are added to the file of --out."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--devices", type=int, default=64)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("options", nargs="+", help="of MaxText, name=value")
-    arguments = parser.parse_args()
+def lay_out(case: Any, folder: Path) -> None:
+    """Compile a case of the grid and leave the compiler's dump in a folder."""
+    from maxtext_grid_cases import HARDWARE
+
+    from moeprof.projector.compiled import load_target
+    from moeprof.specs.hardware import load_hardware
+
+    prepare(case.devices, *os.environ.get("XLA_FLAGS", "").split())
+    attend_by_blocks()
+    target = load_target(load_hardware(HARDWARE), case.devices)
+    options = {
+        "xla_backend_optimization_level": 0,  # kernels only: what is laid out stays the same
+        "xla_dump_to": str(folder),
+        "xla_dump_hlo_as_proto": True,
+    }
+    compile_step(case.options, case.devices, target.config, options)
+
+
+def compiled_case(case: Any, split: str) -> dict[str, Any]:
+    """The line of one case."""
+    began = time.perf_counter()
+    head = {"key": case.key, "split": split, "case": asdict(case)}
+    with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as library:
+        folders = Path(own), Path(library)
+        running = [
+            _started(case, folder, flag)
+            for folder, flag in zip(folders, ("", NO_TRITON), strict=True)
+        ]
+        for process, folder in zip(running, folders, strict=True):
+            _until_laid_out(process, folder, began + LIMIT_S)
+        try:
+            found = _found(*folders)
+        except Exception as error:  # a case that cannot be compiled is a result
+            told = (folders[0] / "stderr.txt").read_text("utf-8").strip()[-1500:]
+            return {**head, "error": f"{type(error).__name__}: {error}: {told}"}
+    names = ("maxtext", "jax", "jaxlib", "jax-cuda13-plugin")
+    return {
+        **head,
+        **found,
+        "versions": {name: version(name) for name in names},
+        "date": datetime.date.today().isoformat(),
+        "s": round(time.perf_counter() - began, 1),
+    }
+
+
+def _started(case: Any, folder: Path, flag: str) -> subprocess.Popen[bytes]:
+    with (folder / "stderr.txt").open("wb") as errors:
+        return subprocess.Popen(
+            [sys.executable, __file__, "--lay-out", case.key, str(folder)],
+            stdout=errors,
+            stderr=errors,
+            env={**os.environ, "XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"},
+            start_new_session=True,
+        )
+
+
+def _until_laid_out(process: subprocess.Popen[bytes], folder: Path, until: float) -> None:
+    from moeprof.projector.compiled.result import is_laid_out
+
+    while not is_laid_out(folder) and process.poll() is None and time.perf_counter() < until:
+        time.sleep(0.2)
+    time.sleep(SETTLED_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+_HELD = ("weights", "optimizer state", "inputs", "results that reuse no argument")
+
+
+def _found(folder: Path, library: Path) -> dict[str, Any]:
+    """Totals, and what fills the arena: [bytes, count, content, component, phase, shape, name]."""
+    from moeprof.analyzers.heap.at_peak import grouped, main_module, peak_of
+    from moeprof.ingest.dump.open import open_dump
+    from moeprof.projector.compiled.result import has_triton_products, totals_of
+
+    trace = open_dump(folder)
+    memory, peak = totals_of(trace), peak_of(trace, main_module(trace))
+    if peak is None or memory.temp_bytes is None:
+        raise RuntimeError("no buffer has a life")
+    ops, _ = _program(folder)
+    table = peak.table[~peak.table["content"].isin(_HELD)]
+    names = [
+        ops[op].op_name.removeprefix("jit(train_step)/") if op in ops else "" for op in table["op"]
+    ]
+    keys = ["content", "component", "phase", "shape", "op_name"]
+    groups = grouped(table.assign(op_name=names), keys)
+    shown = groups[groups["bytes"] >= 0.002 * memory.temp_bytes].head(60)
+    rows = [
+        [int(size), int(count), *said]
+        for size, count, *said in shown[["bytes", "buffers", *keys]].itertuples(index=False)
+    ]
+    return {
+        "argument_bytes": memory.argument_bytes,
+        "output_bytes": memory.output_bytes,
+        "alias_bytes": memory.alias_bytes,
+        "temp_bytes": memory.temp_bytes,
+        "library_temp_bytes": totals_of(open_dump(library)).temp_bytes,
+        "has_triton_products": has_triton_products(folder),
+        "peak_op": peak.op,
+        "peak_op_name": ops[peak.op].op_name if peak.op in ops else "",
+        "heap_bytes": [int(heap.live_bytes.max()) for heap in peak.heaps],
+        "buffers": rows,
+        "rest_bytes": memory.temp_bytes - int(shown["bytes"].sum()),
+    }
+
+
+def fill_grid(out: Path, jobs: int, within_s: float) -> None:
+    """Compile what the file of results lacks; none is begun after ``within_s`` seconds."""
+    from maxtext_grid_cases import by_split
+
+    every = [case for found in by_split().values() for case in found]
+    began, kept = time.perf_counter(), _kept(out, {case.key for case in every})
+
+    def one(case: Any) -> str:
+        if time.perf_counter() - began > within_s:
+            return ""
+        words = [sys.executable, __file__, "--case", case.key]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        failed = {"key": case.key, "error": done.stderr[-1500:]}
+        return lines[-1] if lines else json.dumps(failed)
+
+    waiting = [case for case in every if case.key not in kept]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(jobs) as pool, out.open("a", encoding="utf-8") as file:
+        for line in _as_ended(pool, one, waiting):
+            file.write(line + "\n")
+            file.flush()
+            row = json.loads(line)
+            print(row["key"], row.get("s"), row.get("temp_bytes", row.get("error")), flush=True)
+
+
+def _as_ended(pool: ThreadPoolExecutor, one: Any, waiting: list[Any]) -> Iterator[str]:
+    from concurrent.futures import as_completed
+
+    for future in as_completed([pool.submit(one, case) for case in waiting]):
+        if future.result():
+            yield future.result()
+
+
+def _kept(out: Path, known: set[str]) -> set[str]:
+    """Keys that need not be compiled again; what failed, or is no case any more, is taken out."""
+    if not out.exists():
+        return set()
+    lines = {json.loads(line)["key"]: line for line in out.read_text("utf-8").splitlines() if line}
+    kept = {k: line for k, line in lines.items() if k in known and '"error":' not in line}
+    out.write_text("".join(f"{line}\n" for line in kept.values()), encoding="utf-8")
+    return set(kept)
+
+
+def compile_one(arguments: argparse.Namespace) -> None:
+    """Compile the step of the options; its figures are added to the file of --out."""
     with tempfile.TemporaryDirectory() as folder:
         dump = Path(folder)
-        prepare(arguments.devices, dump)
+        prepare(
+            arguments.devices,
+            "--xla_gpu_autotune_level=0",
+            NO_TRITON,
+            f"--xla_dump_to={dump}",
+            "--xla_dump_hlo_as_proto",
+            "--xla_dump_hlo_module_re=.*train_step.*",
+        )
         attend_by_blocks()
         began = time.perf_counter()
         text = arguments.target.read_text()
@@ -186,6 +359,33 @@ def main() -> None:
     rows = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
     arguments.out.write_text(json.dumps([*rows, row], indent=1) + "\n")
     print(f"args {row['argument_bytes']:,} B, temp {row['temp_bytes']:,} B: {arguments.options}")
+
+
+def main() -> None:
+    """Compile one case, or the grid."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", type=int, default=64)
+    parser.add_argument("--target", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--grid", action="store_true")
+    parser.add_argument("--jobs", type=int, default=8, help="of --grid: cases at a time")
+    parser.add_argument("--within", type=float, default=1e9, help="of --grid: seconds")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--lay-out", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("options", nargs="*", help="of MaxText, name=value")
+    arguments = parser.parse_args()
+    if arguments.grid:
+        return fill_grid(arguments.out or RESULT, arguments.jobs, arguments.within)
+    if arguments.case or arguments.lay_out:
+        from maxtext_grid_cases import by_split
+
+        named = {case.key: (case, split) for split, found in by_split().items() for case in found}
+        if arguments.lay_out:
+            return lay_out(named[arguments.lay_out[0]][0], Path(arguments.lay_out[1]))
+        return print(json.dumps(compiled_case(*named[arguments.case])))
+    if not (arguments.target and arguments.out and arguments.options):
+        parser.error("expected --target, --out and options of MaxText, or --grid")
+    return compile_one(arguments)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/memory_closed_form.py [--lines results/memory_grid.jsonl] [--residuals]
 
 Projects every case of `memory_grid.py` (the bundled model compiled for H100) and compares args +
-temp with the compiler's. Counts of live tensors (`projector/frameworks/bundled/account.py`) were
+temp with the compiler's. Counts of live tensors (`projector/frameworks/bundled`) were
 chosen with the ``fit`` half alone; figures of the ``test`` half are the accuracy. ``--residuals``
 shows, for the fit half, what least squares would make of each count: by how much it would move. The
 steps of `gpu/memory.py`, which ran on two H200, are set beside their projection too: ``measured``.

@@ -9,15 +9,19 @@ d      hidden width, d_t its part where tensor parallelism splits it (layer inpu
        f, f_s, f_d widths of a routed, the shared, a dense layer's feed-forward
 q k v  features per token of queries, keys, values; o of the mixed values; H heads
 V      vocabulary; h rows of that width of the logits' gradient or of the head's, the smaller
-K E El experts of a token, of a layer, of a rank; x = min(El, 3) dense stand-ins of ragged_dot
+K E El experts of a token, of a layer, of a rank; x = min(El, 3) dense stand-ins of ragged_dot;
+       El_own, El_far: El, 0 with EP and without; El_many: El, 0 for one expert, see `_stand_ins`
 n      rows of capacity buffers on a rank: sequences · E · C, C = ceil(S·K/E) · factor
-N      rows of a dropless buffer after fan-out to experts; R rows that arrive by DeepEP
+N      rows of a dropless buffer after fan-out to experts; R rows that arrive by DeepEP;
+       N_far, T_far: N and T, 0 without an exchange
 M      entries of one capacity mask: sequences · S · E · C (M_many, n_many: 0 for one
        sequence)
 W_moe… elements of one layer's weights, gathered over the axes that split them
 W_gathered those of a MoE layer that are gathered over any axis; W_rest all but experts;
        W_all_experts the experts of all ranks
-P_experts elements of all layers' routed experts on the device; P_moved where gathered
+P_experts elements of all layers' routed experts on the device; P_moved where gathered, P_laid
+       where a rank has several experts or they are gathered; P_rest the layers' other weights
+L      elements of the logits, or of the gradients that take their place, see `_logits` (L_far)
 G…     elements of gradients on the device: of MoE layers, dense layers, the rest, one
        of that (G_end), the largest array (G_leaf)
 ====== =======================================================================================
@@ -61,7 +65,7 @@ def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> 
         "El": ceil_div(model.experts, degrees.expert),
         "x": smaller(ceil_div(model.experts, degrees.expert), 3),
         **_attention(model, tensor),
-        **_weights(degrees, held),
+        **_weights(degrees, held, model.experts),
         **_gradients(setting, degrees, held),
     }
     tokens = positions = None
@@ -72,7 +76,55 @@ def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> 
     item = DTYPE_BYTES[setting.precision.compute]
     extent["h"] = None if tokens is None else smaller(tokens * 4 // item, model.hidden)
     extent.update(_rows(setting, degrees, tokens))
+    extent.update(_stand_ins(setting, degrees, extent), **_logits(setting, degrees, extent))
     return extent
+
+
+def _stand_ins(setting: Setting, degrees: Degrees, extent: Extent) -> Extent:
+    """Experts whose masked rows are in memory once more than the products need.
+
+    None where three copies of the rows exceed the device: XLA then computes one of them again, as
+    in its plan of DeepSeek-V3 (`loop_select_fusion.2.remat4`, maxtext_compiled.json).
+    """
+    rows, tokens, local = extent["N"], extent["T"], extent["El"]
+    far = smaller(degrees.expert - 1, 1)
+    if rows is None or tokens is None or local is None:
+        return dict.fromkeys(("El_many", "El_own", "El_far", "N_far", "T_far"), None)
+    item = DTYPE_BYTES[setting.precision.compute]
+    copies = larger(3 * local * rows * setting.model.hidden * item, 1)
+    fits = smaller(setting.hardware.hbm_bytes // copies, 1)
+    return {
+        "El_many": local * smaller(local - 1, 1) * fits,
+        "El_own": local * (1 - far),
+        "El_far": local * far,
+        "N_far": rows * far,
+        "T_far": tokens * far,
+    }
+
+
+def _logits(setting: Setting, degrees: Degrees, extent: Extent) -> Extent:
+    """Elements of what a step of MaxText 0.2.5 keeps of the loss, through the layers' loop.
+
+    The logits, until the head's gradient is made of them. Where that is the smaller of both it is
+    made before: on several hosts (L) it is there before it is reduced; on one, where tokens are
+    exchanged by ragged_all_to_all (L_far), those of head and embedding are, reduced.
+    """
+    tokens, vocab, hidden = extent["T"], extent["V"], extent["d"]
+    head, end = extent["W_head"], extent["G_end"]
+    if tokens is None or vocab is None or hidden is None or head is None or end is None:
+        return {"L": None, "L_far": None}
+    others = degrees.data * degrees.tensor * degrees.context * degrees.pipeline
+    devices = degrees.fsdp * degrees.expert * others
+    hosts = smaller(larger(devices - setting.hardware.domain, 0), 1)
+    far = smaller(degrees.expert - 1, 1) * (1 - hosts)
+    is_many = smaller(larger(tokens - hidden, 0), 1)
+    logits = tokens * vocab
+    return {
+        "L": logits * (1 - is_many * hosts) + head * is_many * hosts,
+        "L_far": logits * (1 - is_many * (far + hosts))
+        + 2 * end * is_many * far
+        + head * is_many * hosts,
+    }
 
 
 def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:
@@ -117,7 +169,7 @@ def _attention(model: ModelSpec, tensor: Count) -> Extent:
     return {symbol: ceil_div(width, tensor) for symbol, width in widths.items()}
 
 
-def _weights(degrees: Degrees, held: Sequence[Parameter]) -> Extent:
+def _weights(degrees: Degrees, held: Sequence[Parameter], experts: int) -> Extent:
     """Gathered elements: of one layer per kind and part, of embedding and head."""
     sizes: dict[str, Amount] = {
         "W_moe": 0,
@@ -145,6 +197,11 @@ def _weights(degrees: Degrees, held: Sequence[Parameter]) -> Extent:
     stacks = (p for p in held if p.expert_axis is not None and p.path[0] == "moe_layers")
     sizes["P_experts"] = sum((held_elements(p, degrees) for p in stacks), 0)
     sizes["P_moved"] = sizes["P_experts"] * is_gathered
+    layers = ("moe_layers", "dense_layers", "mtp_layers")
+    others = (p for p in held if p.path[0] in layers and p.expert_axis is None)
+    sizes["P_rest"] = sum((held_elements(p, degrees) for p in others), 0)
+    local = ceil_div(experts, degrees.expert)
+    sizes["P_laid"] = sizes["P_experts"] * smaller(local - 1 + is_gathered, 1)
     sizes["W_all_experts"] = sizes["W_experts"] * degrees.expert
     sizes["W_rest"] = sizes["W_moe"] - sizes["W_experts"]
     sizes["W_gathered"] = sizes["W_moe"] - sizes["W_experts"] * (1 - is_gathered)

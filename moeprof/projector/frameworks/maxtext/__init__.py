@@ -9,7 +9,8 @@ from moeprof.errors import SpecError
 from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown
 from moeprof.projector.frameworks.jax import JaxFramework
 from moeprof.projector.frameworks.jax_step import Account
-from moeprof.projector.frameworks.maxtext.account import ROCM, UPSTREAM
+from moeprof.projector.frameworks.maxtext.account import ROCM
+from moeprof.projector.frameworks.maxtext.release import UPSTREAM
 from moeprof.projector.frameworks.suggestions import (
     Change,
     smaller_capacity,
