@@ -26,22 +26,25 @@ from jax._src.numpy.array_methods import _set_array_base_attributes
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from moeprof.projector.any_step.absent_array import (
-    FOLDERS,
     AbsentArray,
     Call,
     World,
-    alive_beside,
     caller,
-    default_sharding,
     here,
     is_absent,
+    is_of_jax,
+    passing,
+    set_world,
+    shown,
+    stating_memory,
+)
+from moeprof.projector.any_step.mesh import (
+    alive_beside,
+    default_sharding,
     is_on_host,
     is_over_devices,
     meshes_of,
-    read,
-    set_world,
     sharding_like,
-    shown,
     spec_of,
 )
 
@@ -125,19 +128,22 @@ def _call(*args: Any, jaxpr: Any, **params: Any) -> list[Any]:
     body, every = jaxpr.jaxpr, [*jaxpr.consts, *args]
     source = str(body.debug_info.func_src_info or "")
     own = f"{params['name']} {source}"
-    is_of_jax = any(folder in source for folder in FOLDERS) and "pmap.py" not in source
-    is_kept = not is_of_jax and not is_on_host(args)
-    others = alive_beside(every) if is_kept else Counter()
-    results = _results(body, jaxpr.out_avals, stated, args)
+    file, _, line = source.rpartition(" at ")[2].rpartition(":")
+    is_kept = not is_of_jax(file) and not is_on_host(args)
+    others = alive_beside(every, stated) if is_kept else Counter()
+    with passing() if is_kept else contextlib.nullcontext():  # its plan has its results
+        results = _results(body, jaxpr.out_avals, stated, args)
     for each in filter(is_absent, results):
         each.made_by = own
     if is_kept:
+        if params.get("compiler_options_kvs"):
+            here().left_out[_OPTIONS] += 1
         given = [_stated(each, params["ctx_mesh"]) for each in params["in_shardings"]]
         told = [None] * len(jaxpr.consts) + given
         here().on_call(
             Call(
                 name=str(params["name"]),
-                source=shown(*source.rpartition(" at ")[2].rpartition(":")[::2]),
+                source=shown(file, line),
                 at=caller(),
                 jaxpr=jaxpr,
                 arguments=tuple(map(spec_of, every, told)),
@@ -154,6 +160,10 @@ def _call(*args: Any, jaxpr: Any, **params: Any) -> list[Any]:
         if is_donated and is_absent(value) and not any(value is each for each in results):
             value.delete()
     return results
+
+
+def _called(*args: Any, **params: Any) -> Any:
+    return _call(*args, **params), None, None, []
 
 
 def _results(body: Any, avals: Any, stated: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -211,6 +221,7 @@ def at_top() -> Iterator[None]:
 # In place of what looks at devices.
 
 _LOWER = stages.Traced.lower
+_OPTIONS = "compiler_options of jax.jit or compile(); flags of XLA_FLAGS are used"
 
 
 class _Ahead:
@@ -219,8 +230,10 @@ class _Ahead:
     def __init__(self, traced: Any) -> None:
         self._traced = traced
 
-    def compile(self, *_: Any, **__: Any) -> _Ahead:
+    def compile(self, *options: Any, **named: Any) -> _Ahead:
         """It as it is: nothing is compiled before the script has ended."""
+        if any(options) or named.get("compiler_options"):
+            here().left_out[_OPTIONS] += 1
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -249,7 +262,7 @@ def enter(world: World) -> None:
         if (printing := getattr(debugging, name, None)) is not None:
             mlir.register_lowering(printing, lambda *_, **__: [], platform="cuda")
     device = type(world.devices[0])
-    device.memory_stats = _memory_stats(device.memory_stats)
+    device.memory_stats = stating_memory(device.memory_stats)
     for owner, name, made_of in _IN_PLACE:
         original = getattr(owner, name, None)
         setattr(owner, name, made_of(original))
@@ -282,22 +295,14 @@ def _process_shard_map(self: Any, primitive: Any, fun: Any, args: Any, **params:
     return jax.jit(shard_map)(*args)
 
 
-def _calling(original: Any) -> Any:
-    def call(*args: Any, **params: Any) -> Any:
-        if _is_folding(args):
-            return _on_cpu(original, *args, **params)
-        return _call(*args, **params), None, None, []
+def _unless_folding(run: Callable[..., Any]) -> Callable[[Any], Any]:
+    def around(original: Any) -> Any:
+        def of_values(*args: Any, **params: Any) -> Any:
+            return _on_cpu(original, *args, **params) if _is_folding(args) else run(*args, **params)
 
-    return call
+        return of_values
 
-
-def _putting(original: Any) -> Any:
-    def put(*values: Any, **params: Any) -> Any:
-        if _is_folding(values):
-            return _on_cpu(original, *values, **params)
-        return _put(*values, **params)
-
-    return put
+    return around
 
 
 def _getting(original: Any) -> Any:
@@ -308,8 +313,11 @@ def _filling(original: Any) -> Any:
     def full(*args: Any, **params: Any) -> Any:
         told = inspect.signature(original).bind(*args, **params).arguments
         where = told.pop("sharding", None)
-        made = original(**told) if is_over_devices(where) else original(*args, **params)
-        return _put_one(made, where) if is_over_devices(where) and is_absent(made) else made
+        if not is_over_devices(where):
+            return original(*args, **params)
+        with passing():  # JAX makes its parts alone
+            made = original(**told)
+        return _put_one(made, where) if is_absent(made) else made
 
     return full
 
@@ -342,17 +350,8 @@ def _from_local(sharding: Any, local_data: Any, global_shape: Any = None) -> Any
 
 
 def _from_parts(shape: Any, sharding: Any, arrays: Any, **_: Any) -> Any:
-    return _new(core.ShapedArray(tuple(shape), jax.typeof(arrays[0]).dtype), sharding)
-
-
-def _memory_stats(original: Any) -> Any:
-    def memory_stats(device: Any) -> Any:
-        if device not in here().devices:
-            return original(device)
-        read("memory_stats")
-        return {"bytes_in_use": 0, "peak_bytes_in_use": 0, "bytes_limit": here().pool_bytes}
-
-    return memory_stats
+    aval = core.ShapedArray(tuple(shape), jax.typeof(arrays[0]).dtype)
+    return AbsentArray(aval, sharding, True, arrays if all(map(is_absent, arrays)) else ())
 
 
 def _answering(answer: Callable[[], Any]) -> Callable[[Any], Any]:
@@ -381,8 +380,8 @@ _count = _answering(lambda: len(here().devices))
 _IN_PLACE: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (core.EvalTrace, "process_primitive", _processing),
     (core.EvalTrace, "process_shard_map", _always(_process_shard_map)),
-    (pjit, "_pjit_call_impl_python", _calling),
-    (dispatch, "_batched_device_put_impl", _putting),
+    (pjit, "_pjit_call_impl_python", _unless_folding(_called)),
+    (dispatch, "_batched_device_put_impl", _unless_folding(_put)),
     (jax, "device_get", _getting),
     (lax_internal, "full_like", _filling_like),
     (lax_internal, "full", _filling),

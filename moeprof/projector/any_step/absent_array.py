@@ -7,10 +7,13 @@ value is ever computed: whatever the host reads is 0, and `World.reads` says whe
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import os
 import sys
 import sysconfig
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,15 +24,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
 _ON_HOST = ("pinned_host", "unpinned_host")
-_LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
-_OURS = str(Path(__file__).parents[2])
+_PATHS = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}
+_LIBRARIES = tuple(path + os.sep for path in _PATHS)
+_OURS = str(Path(__file__).parents[2]) + os.sep
 _START = str(Path.cwd()) + os.sep
 _serial = itertools.count()
-FOLDERS = tuple(str(Path(package).parent) for package in (jax.__file__, np.__file__))
-"""Of JAX and numpy."""
+FOLDERS = tuple(str(Path(package).parent) + os.sep for package in (jax.__file__, np.__file__))
+"""Of JAX and numpy; what a file of theirs starts with."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,12 @@ class Spec:
     @property
     def key(self) -> tuple[object, ...]:
         """Alike for all shardings that leave it whole: such are one program here."""
-        is_split = self.sharding is not None and self.sharding.shard_shape(self.shape) != self.shape
-        return self.shape, str(self.dtype), str(self.sharding) if is_split else ""
+        return self.shape, str(self.dtype), str(self.sharding) if self.is_split else ""
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a device has a part of it."""
+        return self.sharding is not None and self.sharding.shard_shape(self.shape) != self.shape
 
     @property
     def device_bytes(self) -> int:
@@ -84,7 +92,7 @@ class Call:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Calls of one key are of one program."""
+        """What calls of one program have in common, beside what it computes."""
         split = tuple(each.key for each in self.arguments)
         return self.name, self.source, split, tuple(map(str, self.out_shardings)), self.donated
 
@@ -93,7 +101,8 @@ class Call:
 class World:
     """The absent devices, the arrays on them, and what the host read of these.
 
-    ``folder`` is the script's.
+    ``folder`` is the script's. ``on_new`` is told of each array that takes memory, and returns what
+    to call once it is given up.
     """
 
     folder: str
@@ -101,11 +110,13 @@ class World:
     cpu: Any
     pool_bytes: int
     on_call: Callable[[Call], None]
+    on_new: Callable[[AbsentArray], Callable[[], object]]
     reads: Counter[tuple[str, str]] = field(default_factory=Counter)
     live: weakref.WeakValueDictionary[int, AbsentArray] = field(
         default_factory=weakref.WeakValueDictionary
     )
     left_out: Counter[str] = field(default_factory=Counter)
+    passing: threading.local = field(default_factory=threading.local)
 
 
 _entered: list[World] = []
@@ -146,9 +157,26 @@ def is_users(file: str) -> bool:
     return not file.startswith(("<", _OURS, *FOLDERS, *_LIBRARIES))
 
 
+def is_of_jax(file: str) -> bool:
+    """Whether functions of a file are JAX's or numpy's own; those that `jax.pmap` maps are not."""
+    return file.startswith(FOLDERS) and not file.endswith("pmap.py")
+
+
 def read(what: str) -> None:
     """Note that the host reads a value at the line that is running."""
     here().reads[what, caller()] += 1
+
+
+def stating_memory(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """In place of what a device says of its memory: of an absent one that it is empty."""
+
+    def memory_stats(device: Any) -> Any:
+        if device not in here().devices:
+            return original(device)
+        read("memory_stats")
+        return {"bytes_in_use": 0, "peak_bytes_in_use": 0, "bytes_limit": here().pool_bytes}
+
+    return memory_stats
 
 
 class AbsentArray(jax.Array):
@@ -158,16 +186,17 @@ class AbsentArray(jax.Array):
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
-        self, aval: Any, sharding: Sharding, committed: bool, is_kept: bool = True
+        self, aval: Any, sharding: Sharding, committed: bool, parts: Sequence[AbsentArray] = ()
     ) -> None:
-        """Keep what is known of it; ``is_kept``: whether it takes memory of its own."""
+        """Keep what is known of it; where it is in the memory of others, ``parts`` are these."""
         self.aval = aval  # type: ignore[misc]
         self._sharding, self._committed = sharding, committed
         self.made_by = ""  # the function that it is a result of
-        self._made_at, self._is_deleted = caller() if is_kept else "", False
-        self._serial = next(_serial)
-        if is_kept:
+        self.made_at, self._is_deleted = "" if parts else caller(), False
+        self._serial, self._parts = next(_serial), tuple(parts)
+        if not parts:
             here().live[self._serial] = self
+            self._give_up = here().on_new(self)
 
     shape = property(lambda self: self.aval.shape)
     dtype = property(lambda self: self.aval.dtype)
@@ -220,7 +249,24 @@ class AbsentArray(jax.Array):
     def delete(self) -> None:
         """Give its memory up."""
         self._is_deleted = True
-        here().live.pop(self._serial, None)
+        if not self._parts:
+            here().live.pop(self._serial, None)
+            self._give_up()
+        for each in self._parts:
+            if each.places <= self.places:  # and no whole of which this is the part
+                each.delete()
+
+    @property
+    def places(self) -> frozenset[Any]:
+        """Its devices."""
+        return places_of(self._sharding)
+
+    def owners(self) -> Iterator[int]:
+        """Serial numbers of the arrays in whose memory it is: its own, or its parts'."""
+        for each in self._parts:
+            yield from each.owners()
+        if not self._parts:
+            yield self._serial
 
     def is_deleted(self) -> bool:
         """Whether it was given up, or donated."""
@@ -307,7 +353,7 @@ class _Shard:
         """It as an array, which takes no memory of its own."""
         shape = self._whole.sharding.shard_shape(self._whole.shape)
         aval = jax.core.ShapedArray(shape, self._whole.dtype)
-        return AbsentArray(aval, SingleDeviceSharding(self.device), True, is_kept=False)
+        return AbsentArray(aval, SingleDeviceSharding(self.device), True, [self._whole])
 
 
 def is_absent(value: object) -> bool:
@@ -315,58 +361,17 @@ def is_absent(value: object) -> bool:
     return isinstance(value, AbsentArray)
 
 
-def default_sharding() -> Sharding:
-    """Where an array is that nobody puts anywhere."""
-    device = getattr(jax.config, "jax_default_device", None)
-    if isinstance(device, str):
-        device = here().cpu if device == "cpu" else None
-    return SingleDeviceSharding(device or here().devices[0])
+@functools.lru_cache(maxsize=1024)
+def places_of(sharding: Sharding) -> frozenset[Any]:
+    """The devices of a sharding."""
+    return frozenset(sharding.device_set)
 
 
-def meshes_of(like: Sequence[Any]) -> list[Mesh]:
-    """The meshes that arrays were put on."""
-    found = [x.sharding for x in like if is_absent(x) and x.committed]
-    named = [s.mesh for s in found if isinstance(s, NamedSharding)]
-    return [mesh for mesh in named if isinstance(mesh, Mesh)]
-
-
-def sharding_like(aval: Any, like: Sequence[Any]) -> Sharding | None:
-    """That of an argument of the same shape; else all of it on each of the same devices."""
-    placed = [x for x in like if is_absent(x) and x.committed]
-    for one in placed:
-        if one.shape == aval.shape:
-            return one.sharding  # type: ignore[no-any-return]
-    meshes = meshes_of(placed)
-    if meshes:
-        return NamedSharding(meshes[0], PartitionSpec())  # type: ignore[no-untyped-call]
-    return placed[0].sharding if placed else None
-
-
-def is_over_devices(sharding: Any) -> bool:
-    """Whether it is a sharding that names devices, and not the axes of an abstract mesh alone."""
-    if isinstance(sharding, NamedSharding):
-        return isinstance(sharding.mesh, Mesh)
-    return isinstance(sharding, Sharding)
-
-
-def spec_of(value: Any, told: Sharding | None) -> Spec:
-    """What a program is told of an argument: the sharding of its own, unless one is told."""
-    aval = jax.typeof(value)
-    own = value.sharding if is_absent(value) and value.committed else None
-    return Spec(tuple(aval.shape), aval.dtype, bool(aval.weak_type), told or own)
-
-
-def alive_beside(args: Sequence[Any]) -> Counter[str]:
-    """Bytes of arrays on a device that are no arguments, by the line that made them."""
-    given = {value._serial for value in args if is_absent(value)}
-    made: Counter[str] = Counter()
-    for each in list(here().live.values()):
-        if each._serial not in given and each.device_bytes:
-            made[each._made_at] += each.device_bytes
-    return made
-
-
-def is_on_host(args: Sequence[Any]) -> bool:
-    """Whether the host's own device computes it."""
-    placed = [value.sharding for value in args if is_absent(value) and value.committed]
-    return bool((placed or [default_sharding()])[0].device_set == {here().cpu})
+@contextlib.contextmanager
+def passing() -> Iterator[None]:
+    """What is made in here does not lie on a device beside all that is there."""
+    here().passing.is_on = True
+    try:
+        yield
+    finally:
+        here().passing.is_on = False

@@ -1,16 +1,26 @@
-"""Question: over which mesh of devices that are not there is a function planned?"""
+"""Question: over which mesh of devices that are not there does a function, or an array, lie?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 from moeprof.errors import SelectionError
+from moeprof.projector.any_step.absent_array import Spec, here, is_absent, places_of
 
 MeshLike = Mesh | AbstractMesh | Mapping[str, int] | None
 ALONE = "devices"
@@ -108,3 +118,80 @@ def _abstract(asked: object) -> AbstractMesh:
 def _of_sizes(sizes: Mapping[str, int]) -> AbstractMesh:
     types = (AxisType.Auto,) * len(sizes)
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
+
+
+# Where arrays of a script lie.
+
+
+def default_sharding() -> Sharding:
+    """Where an array is that nobody puts anywhere."""
+    device = getattr(jax.config, "jax_default_device", None)
+    if isinstance(device, str):
+        device = here().cpu if device == "cpu" else None
+    return SingleDeviceSharding(device or here().devices[0])
+
+
+def meshes_of(like: Sequence[Any]) -> list[Mesh]:
+    """The meshes that arrays were put on."""
+    found = [x.sharding for x in like if is_absent(x) and x.committed]
+    named = [s.mesh for s in found if isinstance(s, NamedSharding)]
+    return [mesh for mesh in named if isinstance(mesh, Mesh)]
+
+
+def sharding_like(aval: Any, like: Sequence[Any]) -> Sharding | None:
+    """That of an argument of the same shape; else all of it on each of the same devices."""
+    placed = [x for x in like if is_absent(x) and x.committed]
+    for one in placed:
+        if one.shape == aval.shape:
+            return one.sharding  # type: ignore[no-any-return]
+    meshes = meshes_of(placed)
+    if meshes:
+        return NamedSharding(meshes[0], PartitionSpec())  # type: ignore[no-untyped-call]
+    return placed[0].sharding if placed else None
+
+
+def is_over_devices(sharding: Any) -> bool:
+    """Whether it is a sharding that names devices, and not the axes of an abstract mesh alone."""
+    if isinstance(sharding, NamedSharding):
+        return isinstance(sharding.mesh, Mesh)
+    return isinstance(sharding, Sharding)
+
+
+def is_on_host(args: Sequence[Any]) -> bool:
+    """Whether the host's own device computes it."""
+    placed = [value.sharding for value in args if is_absent(value) and value.committed]
+    return bool((placed or [default_sharding()])[0].device_set == {here().cpu})
+
+
+def spec_of(value: Any, told: Sharding | None) -> Spec:
+    """What a program is told of an argument: the sharding of its own, unless one is told."""
+    aval = jax.typeof(value)
+    own = value.sharding if is_absent(value) and value.committed else None
+    return Spec(tuple(aval.shape), aval.dtype, bool(aval.weak_type), told or own)
+
+
+def alive_beside(args: Sequence[Any], results: Sequence[Sharding | None]) -> Counter[str]:
+    """Bytes of arrays that are no arguments, by the line that made them.
+
+    On the one of the program's devices that holds most of them.
+    """
+    given = {serial for value in args if is_absent(value) for serial in value.owners()}
+    made: dict[frozenset[Any], Counter[str]] = defaultdict(Counter)
+    for each in list(here().live.values()):
+        if each._serial not in given and each.device_bytes:
+            made[each.places][each.made_at] += each.device_bytes
+    told = [*results, *(x.sharding for x in args if is_absent(x) and x.committed)]
+    over = frozenset().union(*(places_of(each) for each in told if each is not None))
+    held = by_device({places: lines.total() for places, lines in made.items()})
+    among = [device for device in held if device in over or not over]
+    fullest = max(among, key=lambda device: (held[device], -device.id), default=None)
+    return sum((lines for places, lines in made.items() if fullest in places), Counter())
+
+
+def by_device(held: Mapping[frozenset[Any], int]) -> Counter[Any]:
+    """Bytes of each device, of those that arrays hold of all devices of a set."""
+    found: Counter[Any] = Counter()
+    for places, size in held.items():
+        for device in places:
+            found[device] += size
+    return found

@@ -8,17 +8,21 @@ each. Then it ends at once: no handler of the script runs, so that nothing half 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
 import pickle
+import re
 import runpy
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -30,15 +34,26 @@ from jax.sharding import Mesh, NamedSharding
 
 from moeprof.errors import MoeprofError
 from moeprof.projector.any_step import absent
-from moeprof.projector.any_step.absent_array import Call, World, is_users, shown
+from moeprof.projector.any_step.absent_array import (
+    AbsentArray,
+    Call,
+    World,
+    is_users,
+    shown,
+)
 from moeprof.projector.any_step.exported import Lowered, lower
-from moeprof.projector.any_step.mesh import mesh_of
+from moeprof.projector.any_step.mesh import by_device, mesh_of
 from moeprof.projector.compiled import Target, load_target
 from moeprof.projector.compiled.child import reason_of
 from moeprof.specs.hardware import load_hardware
 
 SETTLED_CALLS = 16
 """Calls of a program, each given results of the one before, after which a script has settled."""
+_BY_ERROR = "of programs before it ended with an error"
+_BY_TIME = "of programs before its time was over"
+_UNFED = "of programs none of which was given results of its own"
+_IDENTITY = re.compile(r"0x[0-9a-f]+|id=\d+")
+"""Which object of Python it is: another one each time that a function is made anew."""
 
 
 @dataclass(eq=False)
@@ -62,6 +77,36 @@ class _Seen:
         return self.bound_bytes + self.fullest.others_bytes
 
 
+class Held:
+    """What arrays hold of each device; the most that one held outside a program, and since where.
+
+    Of a program that runs, its plan says more.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no array."""
+        self.most_bytes, self.most_at = 0, ""
+        self._sums: Counter[frozenset[Any]] = Counter()
+        self._gone: deque[tuple[frozenset[Any], int]] = deque()  # collected at any time
+        self._lock = threading.RLock()
+
+    def add(self, array: AbsentArray, is_measured: bool = True) -> Callable[[], object]:
+        """Count an array, until what is returned is called or it is collected."""
+        places, size = array.places, array.device_bytes
+        with self._lock:
+            self._sums[places] += size
+            while self._gone:
+                where, less = self._gone.popleft()
+                self._sums[where] -= less
+                if not self._sums[where]:
+                    del self._sums[where]
+            if is_measured and self._sums.total() > self.most_bytes:
+                most = max(by_device(self._sums).values())
+                if most > self.most_bytes:
+                    self.most_bytes, self.most_at = most, array.made_at
+        return weakref.finalize(array, self._gone.append, (places, size))
+
+
 class _Run:
     """What was seen of a script so far."""
 
@@ -74,8 +119,11 @@ class _Run:
             cpu=jax.devices("cpu")[0],
             pool_bytes=request["pool_bytes"],
             on_call=self.called,
+            on_new=self.made,
         )
+        self.held = Held()
         self.seen: dict[object, _Seen] = {}
+        self.digests: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
         self.lock = threading.RLock()
         self.began = time.perf_counter()
 
@@ -84,25 +132,35 @@ class _Run:
         script = self.request["script"]
         sys.argv = [script, *self.request["arguments"]]
         sys.path.insert(0, str(Path(script).parent))
-        signal.signal(signal.SIGALRM, lambda *_: self.end(f"{self.request['seconds']:g} s"))
+        late = f"{self.request['seconds']:g} s"
+        signal.signal(signal.SIGALRM, lambda *_: self.end(late, unsettled=_BY_TIME))
         absent.enter(self.world)
         self.began = time.perf_counter()
         signal.setitimer(signal.ITIMER_REAL, self.request["seconds"])
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as error:
-            self.end("its own exit", f"exit code {error.code or 0}{_at(error)}")
+            said = f"exit code {error.code or 0}{_at(error)}"
+            self.end("its own exit", said, _BY_ERROR if error.code else "")
         except BaseException as error:
             self.end(
                 "an error of its own",
                 f"{reason_of(error).rpartition(' (at ')[0] or reason_of(error)}{_at(error)}",
+                _BY_ERROR,
             )
         self.end("its end")
+
+    def made(self, array: AbsentArray) -> Callable[[], object]:
+        """Count an array that takes memory."""
+        return self.held.add(array, not getattr(self.world.passing, "is_on", False))
 
     def called(self, call: Call) -> None:
         """Count a call of a program; the last one ends the script."""
         with self.lock:
-            key = call.key
+            digest = self.digests.get(call.jaxpr)
+            if digest is None:
+                digest = self.digests[call.jaxpr] = digest_of(call.jaxpr)
+            key = call.key, digest
             if key not in self.seen:
                 self.seen[key] = _Seen(call, call, bound_bytes(call))
             seen = self.seen[key]
@@ -121,12 +179,15 @@ class _Run:
         floor = max(each.at_least_bytes for each in self.seen.values())
         return [each for each in self.seen.values() if each.at_most_bytes >= floor]
 
-    def end(self, why: str, error: str = "") -> NoReturn:
-        """Leave the answer, and the process."""
+    def end(self, why: str, error: str = "", unsettled: str = "") -> NoReturn:
+        """Leave the answer, and the process; ``unsettled``: why its step may be still to come."""
         ran_s = time.perf_counter() - self.began
         signal.setitimer(signal.ITIMER_REAL, 0)
         with self.lock:
+            held_bytes, held_at = self.held.most_bytes, self.held.most_at
             weighty = self.weighty() if self.seen else []
+            if not any(each.fed for each in weighty):
+                unsettled = unsettled or _UNFED
             with absent.at_top():
                 rows = [self.row(at, each) for at, each in enumerate(weighty)]
         if "moeprof.kernels.runtime" in sys.modules:
@@ -134,9 +195,11 @@ class _Run:
         answer = {
             "ended": why,
             "error": error,
+            "unsettled": unsettled,
             "ran_s": ran_s,
             "programs": rows,
             "light": sorted({each.call.name for each in self.seen.values() if each not in weighty}),
+            "outside_jit": {"size_bytes": held_bytes, "line": held_at},
             "reads": [[*key, number] for key, number in self.world.reads.most_common()],
             "left_out": dict(self.world.left_out),
             "flags": os.environ.get("XLA_FLAGS", ""),
@@ -207,14 +270,52 @@ def argument_names(call: Call) -> list[str]:
 
 
 def bound_bytes(call: Call) -> int:
-    """More than the call can take of a device: arguments, and all that it computes, unsplit."""
+    """More than the call can take of a device.
+
+    Arguments, those that are split as a whole too, and all that it computes, unsplit.
+    """
     made: int = sum(
         prod(aval.shape) * int(aval.dtype.itemsize)
         for eqn in _equations(call.jaxpr.jaxpr)
         for aval in (var.aval for var in eqn.outvars)
         if hasattr(aval, "shape")
     )
-    return call.arguments_bytes + made
+    gathered = sum(
+        prod(spec.shape) * int(spec.dtype.itemsize) for spec in call.arguments if spec.is_split
+    )
+    return call.arguments_bytes + gathered + made
+
+
+def digest_of(jaxpr: Any, known: dict[int, bytes] | None = None) -> bytes:
+    """Of what a program computes; alike for two that differ in the values of floats alone.
+
+    A rate that is given as a static argument changes no bytes, an integer may be a length.
+    """
+    known = {} if known is None else known
+    body = getattr(jaxpr, "jaxpr", jaxpr)
+    if id(body) in known:
+        return known[id(body)]
+    numbers: dict[Any, int] = {}
+    digest = hashlib.blake2b(digest_size=16)
+
+    def told(var: Any) -> str:
+        text = f"{getattr(var.aval, 'shape', var.aval)}{getattr(var.aval, 'dtype', '')}"
+        if not hasattr(var, "val"):
+            return f"{numbers.setdefault(var, len(numbers))}{text}"
+        return text if "float" in text else f"={var.val}{text}"
+
+    digest.update(str([told(var) for var in (*body.constvars, *body.invars)]).encode())
+    for eqn in body.eqns:
+        digest.update(eqn.primitive.name.encode())
+        digest.update(str([told(var) for var in (*eqn.invars, *eqn.outvars)]).encode())
+        for name in sorted(eqn.params.keys() - {"weak_type"}):
+            for value in jax.tree.leaves(eqn.params[name], is_leaf=lambda each: each is None):
+                is_inner = hasattr(getattr(value, "jaxpr", value), "eqns")
+                said = b"" if is_inner else _IDENTITY.sub("", f"{name}={value!s}").encode()
+                digest.update(digest_of(value, known) if is_inner else said)
+    digest.update(str([told(var) for var in body.outvars]).encode())
+    known[id(body)] = digest.digest()
+    return known[id(body)]
 
 
 def mesh_of_call(call: Call) -> Mesh | None:

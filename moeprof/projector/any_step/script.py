@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -24,12 +24,12 @@ from moeprof.errors import CompileError, SelectionError
 from moeprof.interpreter import module_command
 from moeprof.projector.any_step.ask import plan_lowered
 from moeprof.projector.any_step.result import StepPlan, verdict_of
+from moeprof.projector.any_step.words import described_script, notes_of, nothing_text
 from moeprof.projector.compiled import load_target, require_compiler
 from moeprof.projector.compiled.child import SHOWN_LETTERS
 from moeprof.projector.compiled.plan import child_environment
 from moeprof.projector.setting import GPU_FRACTION
 from moeprof.specs.hardware import HardwareSpec, load_hardware
-from moeprof.units import format_bytes
 
 if TYPE_CHECKING:
     from moeprof.projector.any_step.exported import Lowered
@@ -38,9 +38,9 @@ PROGRAMS = 8
 SECONDS = 60.0
 _CHILD = "moeprof.projector.any_step.running"
 _LOWERING_S = 600.0
-_OF_CPUS = "--xla_force_host_platform_device_count"
 _ROUND = 0.01
 """Share of what a program needs from which on a difference of its results is said."""
+_WORST_LAST = ("fits", "borderline", "oom")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +74,26 @@ class ScriptProgram:
         others = 0 if self.plan is None else self.others_bytes
         return least + others, most + others
 
+    @property
+    def is_split_otherwise(self) -> bool:
+        """Whether XLA splits its results otherwise than later programs were given them."""
+        apart = abs(self.plan.outputs_bytes - self.taken_bytes) if self.plan else 0
+        return apart > _ROUND * self.needed_bytes
+
+    @property
+    def is_range_known(self) -> bool:
+        """Whether that is so with whichever kernels; of no plan nothing is said."""
+        return self.plan is None or self.plan.is_range_known
+
 
 @dataclass(frozen=True, eq=False)
 class ScriptPlan:
     """What a script takes of one of ``devices`` devices: its largest program decides.
 
-    ``ended`` says why it was run no further, ``error`` what it raised itself. ``reads`` are the
-    lines that read a value on the host, where it is 0 here: (how, line, times).
+    ``ended`` says why it was run no further, ``error`` what it raised itself, ``unsettled`` why its
+    step may not be among ``programs``. ``reads`` are the lines that read a value on the host, where
+    it is 0 here: (how, line, times). ``eager_bytes`` are the most that arrays took of a device
+    outside `jax.jit`, without what ops need meanwhile; since ``eager_line``.
     """
 
     script: str
@@ -92,13 +105,26 @@ class ScriptPlan:
     reads: tuple[tuple[str, str, int], ...]
     ended: str
     error: str
+    unsettled: str
+    eager_bytes: int
+    eager_line: str
     ran_s: float
     notes: tuple[str, ...]
 
     @property
     def largest(self) -> ScriptProgram:
-        """The program that needs most."""
-        return max(self.programs, key=lambda each: each.needed_bytes)
+        """The program that decides: which needs most of those whose bytes fit least."""
+        return max(self.programs, key=lambda each: self._weight(each.range_bytes))
+
+    def _weight(self, range_bytes: tuple[int, int]) -> tuple[int, int]:
+        found = verdict_of(range_bytes, self.pool_bytes)
+        return _WORST_LAST.index(found), range_bytes[1]
+
+    @property
+    def is_eager_largest(self) -> bool:
+        """Whether what is there outside `jax.jit` decides, and no program."""
+        eager = self._weight((self.eager_bytes, self.eager_bytes))
+        return eager > self._weight(self.largest.range_bytes)
 
     @property
     def pool_bytes(self) -> int:
@@ -108,7 +134,8 @@ class ScriptPlan:
     @property
     def left_bytes(self) -> int:
         """What the largest program leaves of the pool; negative: what it lacks."""
-        return self.pool_bytes - self.largest.needed_bytes
+        most = self.eager_bytes if self.is_eager_largest else self.largest.needed_bytes
+        return self.pool_bytes - most
 
     @property
     def outside_bytes(self) -> int:
@@ -117,14 +144,21 @@ class ScriptPlan:
 
     @property
     def verdict(self) -> str:
-        """``fits``, ``borderline`` or ``oom``, as of `StepPlan`."""
+        """``fits``, ``borderline`` or ``oom``, as of `StepPlan`: the worst of any program."""
         if self.outside_bytes > self.hardware.hbm_bytes - self.pool_bytes:
             return "oom"
-        return self.verdict_of(self.largest)
+        found = [self.verdict_of(each) for each in self.programs if each.plan]
+        return max([*found, self.eager_verdict], key=_WORST_LAST.index)
 
     def verdict_of(self, program: ScriptProgram) -> str:
         """The same of one program, of the pool alone."""
-        return verdict_of(program.range_bytes, self.pool_bytes)
+        found = verdict_of(program.range_bytes, self.pool_bytes)
+        return "borderline" if found == "fits" and not program.is_range_known else found
+
+    @property
+    def eager_verdict(self) -> str:
+        """The same of what is there outside `jax.jit`."""
+        return verdict_of((self.eager_bytes, self.eager_bytes), self.pool_bytes)
 
     @property
     def unplanned(self) -> list[str]:
@@ -132,14 +166,20 @@ class ScriptPlan:
         return [each.name for each in self.programs if each.plan is None]
 
     @property
+    def half_known(self) -> list[str]:
+        """Names of the programs of which the most that they need is not known."""
+        return [each.name for each in self.programs if not each.is_range_known]
+
+    @property
     def is_sure(self) -> bool:
-        """Whether all programs have a plan, and the largest is not near the limit."""
-        return not self.unplanned and self.verdict != "borderline"
+        """Whether its step was seen, all programs have their plans, and none is near the limit."""
+        is_off = self.verdict == "fits" or any(each.is_split_otherwise for each in self.programs)
+        is_bound = self.is_eager_largest and is_off
+        is_open = self.unplanned or self.half_known or self.unsettled or self.error or is_bound
+        return not is_open and self.verdict != "borderline"
 
     def __str__(self) -> str:
         """The plan in words, with units."""
-        from moeprof.projector.any_step.words import described_script
-
         return described_script(self)
 
     def document(self) -> dict[str, Any]:
@@ -156,11 +196,18 @@ class ScriptPlan:
             "outside_bytes": self.outside_bytes,
             "mem_fraction": self.mem_fraction,
             "largest": self.programs.index(self.largest),
+            "outside_jit": {
+                "needed_bytes": self.eager_bytes,
+                "line": self.eager_line,
+                "verdict": self.eager_verdict,
+                "is_largest": self.is_eager_largest,
+            },
             "programs": [self._row(each) for each in self.programs],
             "light": list(self.light),
             "reads": [{"how": how, "line": line, "times": n} for how, line, n in self.reads],
             "ended": self.ended,
             "error": self.error,
+            "unsettled": self.unsettled,
             "ran_s": self.ran_s,
             "notes": list(self.notes),
         }
@@ -227,7 +274,7 @@ def plan_script(
         answer = run_script(request, folder)
         rows = answer["programs"]
         if not rows:
-            raise CompileError(_nothing(script, devices, spec, answer))
+            raise CompileError(nothing_text(script, devices, spec, answer))
         lowered = [_lowered(folder, row) for row in rows]
     _check_meshes(script, devices, [each for each in lowered if each is not None])
 
@@ -248,8 +295,11 @@ def plan_script(
         reads=tuple((how, line, number) for how, line, number in answer["reads"]),
         ended=answer["ended"],
         error=answer["error"],
+        unsettled=answer["unsettled"],
+        eager_bytes=answer["outside_jit"]["size_bytes"],
+        eager_line=answer["outside_jit"]["line"],
         ran_s=answer["ran_s"],
-        notes=tuple(_notes(answer, found, devices, mem_fraction)),
+        notes=tuple(notes_of(answer, found, devices, mem_fraction)),
     )
 
 
@@ -297,26 +347,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _nothing(script: Path, devices: int, spec: HardwareSpec, answer: Mapping[str, Any]) -> str:
-    """Why there is no program: the script's own error, or that it called no jitted function."""
-    where = f"memory --script {script}"
-    if answer["error"]:
-        return (
-            f"{where}: {answer['error']}, on {devices} absent × {spec.name} seen as one process, "
-            f"before it called a jitted function.{_read_before(answer)}"
-        )
-    return (
-        f"{where}: expected a call of a jitted function, found none until {answer['ended']}, after "
-        f"{answer['ran_s']:.1f} s. A step has to be in jax.jit; --seconds gives it more time."
-    )
-
-
-def _read_before(answer: Mapping[str, Any]) -> str:
-    """The values that were read before, as they are 0 and may be why."""
-    reads = ", ".join(f"{line} ({how})" for how, line, _ in answer["reads"][:3])
-    return f" Values it read are 0 here: {reads}." if reads else ""
-
-
 def _lowered(folder: Path, row: Mapping[str, Any]) -> Lowered | None:
     if row["error"]:
         return None
@@ -361,31 +391,3 @@ def _program(
         taken_bytes=row["results_bytes"],
         reason=reason,
     )
-
-
-def _notes(
-    answer: Mapping[str, Any],
-    programs: Sequence[ScriptProgram],
-    devices: int,
-    mem_fraction: float | None,
-) -> Iterator[str]:
-    if mem_fraction is None:
-        yield f"--mem-fraction not given, so taken: {GPU_FRACTION:g}; JAX's own is 0.75"
-    over = {each.plan.devices for each in programs if each.plan}
-    if over == {1} and devices > 1:
-        yield f"every program runs on 1 of the {devices} devices: no array of one is over a mesh"
-    if devices > 1:
-        yield f"the script is one process that has all {devices} devices"
-    for name in answer["left_out"]:
-        yield f"left out: {name}"
-    own = {*answer["flags"].split()} - {*os.environ.get("XLA_FLAGS", "").split()}
-    if not all(flag.startswith(_OF_CPUS) for flag in own):
-        yield "XLA_FLAGS that the script sets itself are not used: set them for this command"
-    for each in programs:
-        apart = abs(each.plan.outputs_bytes - each.taken_bytes) if each.plan else 0
-        if each.plan and apart > _ROUND * each.needed_bytes:
-            yield (
-                f"results of {each.name} take {format_bytes(each.plan.outputs_bytes)} of a device "
-                f"by XLA, {format_bytes(each.taken_bytes)} were taken: give it out_shardings"
-            )
-    yield "what runs outside jax.jit is not compiled; arrays that it leaves are counted"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from moeprof.projector.setting import GPU_FRACTION
 from moeprof.units import format_bytes, format_count, format_flops, format_ns
 
 if TYPE_CHECKING:
     from moeprof.projector.any_step.result import StepPlan
     from moeprof.projector.any_step.script import ScriptPlan, ScriptProgram
+    from moeprof.specs.hardware import HardwareSpec
 
 _MOST_ROWS = 8
 _LETTERS = 40
@@ -156,7 +158,9 @@ def _seconds(seconds: float) -> str:
 
 # Scripts.
 
+_OF_CPUS = "--xla_force_host_platform_device_count"
 _NAME_LETTERS = 20
+_OUTSIDE = "outside jax.jit"
 _MARKS = {"fits": "✓", "borderline": "~", "oom": "✗"}
 
 
@@ -188,21 +192,33 @@ def _script_head(plan: ScriptPlan) -> Iterator[str]:
     yield f"{plan.verdict}: {how} the pool of {format_bytes(plan.pool_bytes)}"
     if plan.outside_bytes > plan.hardware.hbm_bytes - plan.pool_bytes:
         yield f"beside the pool {format_bytes(plan.outside_bytes)}: more than there is"
-    yield f"certainty: XLA's own plan, {_certainty(plan)}"
+    told = [_certainty(plan), plan.unsettled]
+    yield f"certainty: {', '.join(each for each in told if each)}"
     if plan.unplanned:
         yield f"no plan of {', '.join(plan.unplanned)}, which may need more"
-    yield f"{plan.script} on {plan.devices} × {plan.hardware.name}, decided by {largest.name}"
+    if plan.half_known:
+        yield f"one of two plans of {', '.join(plan.half_known)}, which may need more"
+    by = f"what is {_OUTSIDE}" if plan.is_eager_largest else largest.name
+    yield f"{plan.script} on {plan.devices} × {plan.hardware.name}, decided by {by}"
 
 
 def _certainty(plan: ScriptPlan) -> str:
     """How near the limit the largest program is, with whichever kernels a run chooses."""
+    if plan.is_eager_largest:
+        is_open = any(each.is_split_otherwise for each in plan.programs)
+        size = format_bytes(plan.eager_bytes)
+        known = f"{size}, if results are split as taken" if is_open else f"at least {size}"
+        return f"a sum of arrays, {known}"
     least, most = map(format_bytes, plan.largest.range_bytes)
     verdict = plan.verdict_of(plan.largest)
+    if not plan.largest.is_range_known:
+        return f"XLA's own plan, {most} by one choice of kernels for products"
     if least == most:
         near = "within" if verdict == "borderline" else "more than"
-        return f"{most}, {near} 5 % from the limit"
+        return f"XLA's own plan, {most}, {near} 5 % from the limit"
     said = {"fits": "the most fits", "oom": "the least is too much", "borderline": "may not fit"}
-    return f"{least} to {most}, by which kernels a run chooses for products: {said[verdict]}"
+    by = "by which kernels a run chooses for products"
+    return f"XLA's own plan, {least} to {most}, {by}: {said[verdict]}"
 
 
 def _programs(plan: ScriptPlan) -> Iterator[str]:
@@ -218,6 +234,10 @@ def _programs(plan: ScriptPlan) -> Iterator[str]:
         sizes = (each.plan.arguments_bytes, own, most, each.others_bytes)
         cells = [str(each.calls), *map(format_bytes, sizes), format_bytes(each.needed_bytes)]
         yield name + _cells(cells) + f"  {_MARKS[plan.verdict_of(each)]}"
+    if plan.is_eager_largest:
+        cells = ["", "", "", "", "", format_bytes(plan.eager_bytes)]
+        yield f" {_OUTSIDE:<{_NAME_LETTERS}}{_cells(cells)}  {_MARKS[plan.eager_verdict]}"
+        yield f"   without what ops need meanwhile, once {plan.eager_line} has run"
     yield " ✓ fits  ~ may not fit  ✗ out of memory; bytes are of one device, at most"
     if plan.light:
         yield f" not the largest, not compiled: {', '.join(plan.light)}"
@@ -248,3 +268,53 @@ def _script_run(plan: ScriptPlan) -> Iterator[str]:
         yield f"  {line}  {how}" + (f" ×{times}" if times > 1 else "")
     if len(plan.reads) > _MOST_ROWS:
         yield f"  and {len(plan.reads) - _MOST_ROWS} more lines"
+
+
+def nothing_text(script: Path, devices: int, spec: HardwareSpec, answer: Mapping[str, Any]) -> str:
+    """Why there is no program: the script's own error, or that it called no jitted function."""
+    where = f"memory --script {script}"
+    if answer["error"]:
+        return (
+            f"{where}: {answer['error']}, on {devices} absent × {spec.name} seen as one process, "
+            f"before it called a jitted function.{_read_before(answer)}"
+        )
+    return (
+        f"{where}: expected a call of a jitted function, found none until {answer['ended']}, after "
+        f"{answer['ran_s']:.1f} s. A step has to be in jax.jit; --seconds gives it more time."
+    )
+
+
+def _read_before(answer: Mapping[str, Any]) -> str:
+    """The values that were read before, as they are 0 and may be why."""
+    reads = ", ".join(f"{line} ({how})" for how, line, _ in answer["reads"][:3])
+    return f" Values it read are 0 here: {reads}." if reads else ""
+
+
+def notes_of(
+    answer: Mapping[str, Any],
+    programs: Sequence[ScriptProgram],
+    devices: int,
+    mem_fraction: float | None,
+) -> Iterator[str]:
+    """What was assumed of a script, left out, and not known."""
+    if mem_fraction is None:
+        yield f"--mem-fraction not given, so taken: {GPU_FRACTION:g}; JAX's own is 0.75"
+    over = {each.plan.devices for each in programs if each.plan}
+    if over == {1} and devices > 1:
+        yield f"every program runs on 1 of the {devices} devices: no array of one is over a mesh"
+    if devices > 1:
+        yield f"the script is one process that has all {devices} devices"
+    for name in answer["left_out"]:
+        yield f"left out: {name}"
+    own = {*answer["flags"].split()} - {*os.environ.get("XLA_FLAGS", "").split()}
+    if not all(flag.startswith(_OF_CPUS) for flag in own):
+        yield "XLA_FLAGS that the script sets itself are not used: set them for this command"
+    for each in programs:
+        if each.plan and not each.is_range_known:
+            yield from (f"{each.name}: {note}" for note in each.plan.notes[-1:])
+        if each.plan and each.is_split_otherwise:
+            yield (
+                f"results of {each.name} take {format_bytes(each.plan.outputs_bytes)} of a device "
+                f"by XLA, {format_bytes(each.taken_bytes)} were taken: give it out_shardings"
+            )
+    yield "what runs outside jax.jit is not compiled; arrays that it leaves are counted"

@@ -9,10 +9,14 @@ import shutil
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy
 import pytest
 
 from moeprof.cli import main as command_line
 from moeprof.errors import CompileError, SelectionError
+from moeprof.projector.any_step.absent_array import is_of_jax
+from moeprof.projector.any_step.running import digest_of
 from moeprof.projector.any_step.script import plan_script, run_script
 from moeprof.projector.any_step.words import described_script
 
@@ -24,6 +28,24 @@ LAYERS, WIDTH, FFN, ROWS, FSDP, TP = 4, 512, 2048, 128, 4, 2
 WEIGHTS = 4 * 2 * LAYERS * WIDTH * FFN // (FSDP * TP)
 BATCH = 4 * ROWS * WIDTH // FSDP
 COUNT = LOSS = 4
+KIB = 1024
+ON_SOME_DEVICES = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+rows = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+ones = jnp.ones((64, 1024))
+tripled = ones * 3
+del ones, tripled
+zeros = jnp.zeros((16, 1024), device=rows)
+parts = [jax.device_put(np.ones((4, 1024), "f4"), device) for device in jax.devices()]
+whole = jax.make_array_from_single_device_arrays((16, 1024), rows, parts)
+of_one = jax.device_put(np.ones(1024, "f4"), jax.devices()[1])
+step = jax.jit(lambda x: 2 * x, donate_argnums=0, compiler_options={"xla_gpu_copy": True})
+x = jnp.zeros((4, 1024), device=rows)
+for _ in range(3):
+    x = step(x)
+jax.jit(lambda x: x + 1).lower(whole).compile({"xla_gpu_copy": True})(whole)
+"""
 SPLIT_IN_FOUR = """
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -192,7 +214,89 @@ def test_a_script_is_run_no_further_than_it_is_told(plugin, tmp_path):
     # of 4 to 8 numbers: what can be of fewer, given and made, is less than the last is given
     assert (late["ended"], len(late["programs"]), late["light"]) == ("1 s", 5, ["<lambda>"])
     assert 1 <= late["ran_s"] < 10
+    assert (many["unsettled"], late["unsettled"]) == ("", "of programs before its time was over")
     assert not Path("left").exists()
+
+
+def _digest(length=2, rate=0.1, size=4):
+    def step(x):
+        def layer(x, _):
+            return jax.checkpoint(lambda x: jax.nn.silu(x @ x) * rate)(x), None
+
+        return jax.value_and_grad(lambda x: jax.lax.scan(layer, x, None, length)[0].sum())(x)
+
+    return digest_of(jax.jit(step).trace(jnp.ones((size, size))).jaxpr)
+
+
+def test_a_program_is_the_same_where_its_function_is_made_anew():
+    assert _digest() == _digest() == _digest(rate=0.2)
+    assert len({_digest(), _digest(length=3), _digest(size=5)}) == 3
+
+
+def test_a_function_with_other_static_arguments_is_another_program(plugin, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import functools, jax, jax.numpy as jnp\n"
+        "@functools.partial(jax.jit, static_argnums=1)\n"
+        "def step(x, copies):\n"
+        "    return x + jnp.sum(jnp.stack([x] * copies) ** 2)\n"
+        "x = jnp.ones(64)\n"
+        "for copies in (9, 1, 9, 1):\n"
+        "    x = step(x, copies)\n",
+        "utf-8",
+    )
+    found = _answer(tmp_path, script, devices=1)["programs"]
+    assert [(each["name"], each["calls"]) for each in found] == [("step", 2), ("step", 2)]
+    assert found[0]["at_most_bytes"] > found[1]["at_most_bytes"]
+
+
+def test_memory_is_that_of_the_fullest_device_and_parts_are_counted_once(plugin, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(ON_SOME_DEVICES, "utf-8")
+    answer = _answer(tmp_path, script, devices=4)
+    step, plus = answer["programs"]
+    assert step["others_bytes"] == (16 + 16 + 4) * KIB  # zeros, a part, and what device 1 has alone
+    assert plus["others_bytes"] == (16 + 4 + 4) * KIB  # zeros, the same, and x
+    line = ON_SOME_DEVICES.splitlines().index("tripled = ones * 3") + 1
+    assert answer["outside_jit"]["line"] == f"{script}:{line}"
+    assert 0 <= answer["outside_jit"]["size_bytes"] - 2 * 4 * 64 * KIB <= 8  # with the 3
+    (left_out,) = answer["left_out"].items()
+    assert left_out == ("compiler_options of jax.jit or compile(); flags of XLA_FLAGS are used", 4)
+
+
+LIGHT = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+rows = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+jax.jit(lambda x: x + 1)(jnp.ones(3000))
+gathers = jax.jit(lambda x: jnp.sum(x))
+gathers(jnp.zeros(4096, device=rows))
+raise SystemExit(CODE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(3, "before it ended with an error"), (0, "none of which was given results of its own")],
+)
+def test_what_may_be_gathered_is_bounded_and_an_early_end_is_said(plugin, tmp_path, code, said):
+    script = tmp_path / "train.py"
+    script.write_text(LIGHT.replace("CODE", str(code)), "utf-8")
+    answer = _answer(tmp_path, script)
+    adds, gathers = answer["programs"]
+    assert adds["at_most_bytes"] == 2 * 4 * 3000
+    # a part, the whole, its sum; and, once the first has ended, not its result
+    assert gathers["at_most_bytes"] - 4 * 4096 * 9 // 8 in (4, 8)
+    assert (answer["light"], answer["unsettled"]) == ([], f"of programs {said}")
+
+
+@pytest.mark.parametrize("package", [jax, numpy])
+def test_functions_of_packages_that_are_named_like_jax_or_numpy_are_the_users(package):
+    folder = Path(package.__file__).parent
+    assert is_of_jax(str(folder / "_src" / "nn.py"))
+    for name in (f"{folder.name}pyro", f"{folder.name}_md", f"{folder.name}opt"):
+        assert not is_of_jax(str(folder.with_name(name) / "step.py"))
+    assert not is_of_jax(f"/home/user{folder}/step.py")
 
 
 @pytest.mark.parametrize(
