@@ -140,8 +140,9 @@ class _Run:
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as error:
-            said = f"exit code {error.code or 0}{_at(error)}"
-            self.end("its own exit", said, _BY_ERROR if error.code else "")
+            if error.code:
+                self.end("its own exit", f"exit code {error.code}{_at(error)}", _BY_ERROR)
+            self.end("its own exit")
         except BaseException as error:
             self.end(
                 "an error of its own",
