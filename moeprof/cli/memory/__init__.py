@@ -17,6 +17,7 @@ from moeprof.cli.memory.options import OptionsOfMany, describes_a_run
 from moeprof.cli.output import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
+from moeprof.projector.any_step import PROGRAMS, SECONDS
 
 if TYPE_CHECKING:
     from moeprof.projector.request import Wanted
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 # Scripts: what a user says of one that is to be planned, and what is printed of it.
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
-_PROGRAMS = 8
-_SECONDS = 60.0
 _ARGUMENTS = "moeprof.script_arguments"
 _TAKEN = frozenset(
     {"script", "programs", "seconds", "as_json", "hardware", "devices", "mem_fraction"}
@@ -48,14 +47,14 @@ def with_script(command: _Function) -> _Function:
         click.option(
             "--programs",
             type=click.IntRange(1),
-            default=_PROGRAMS,
-            help=f"Stop a --script after so many programs, once it loops. Default: {_PROGRAMS}.",
+            default=PROGRAMS,
+            help=f"Stop a --script after so many programs, once it loops. Default: {PROGRAMS}.",
         ),
         click.option(
             "--seconds",
             type=click.FloatRange(0, min_open=True),
-            default=_SECONDS,
-            help=f"Stop a --script after so long. Default: {_SECONDS:g}.",
+            default=SECONDS,
+            help=f"Stop a --script after so long. Default: {SECONDS:g}.",
         ),
     ]
     for option in reversed(options):

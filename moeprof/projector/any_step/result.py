@@ -58,10 +58,13 @@ def content_of(path: str, is_float: bool) -> str:
     return WEIGHTS if _WEIGHTS.search(path) else NO_KIND
 
 
-def verdict_of(range_bytes: tuple[int, int], pool_bytes: int) -> str:
-    """Of what takes the least and the most of a pool: ``fits``, ``borderline`` or ``oom``."""
+def verdict_of(range_bytes: tuple[int, int], pool_bytes: int, *, is_known: bool = True) -> str:
+    """Of what takes the least and the most of a pool: ``fits``, ``borderline`` or ``oom``.
+
+    Nothing surely fits of which it is not known whether it may take more.
+    """
     least, most = (size / pool_bytes - 1 for size in range_bytes)
-    if most < -BORDERLINE:
+    if most < -BORDERLINE and is_known:
         return "fits"
     return "oom" if least > BORDERLINE else "borderline"
 
@@ -159,8 +162,7 @@ class StepPlan:
         """
         if self.outside_bytes > self.hardware.hbm_bytes - self.pool_bytes:
             return "oom"
-        found = verdict_of(self.peak_range, self.pool_bytes)
-        return "borderline" if found == "fits" and not self.is_range_known else found
+        return verdict_of(self.peak_range, self.pool_bytes, is_known=self.is_range_known)
 
     @property
     def fits(self) -> bool:

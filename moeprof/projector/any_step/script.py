@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeprof.errors import CompileError, SelectionError
 from moeprof.interpreter import module_command
+from moeprof.projector.any_step import PROGRAMS, SECONDS
 from moeprof.projector.any_step.ask import plan_lowered
 from moeprof.projector.any_step.result import StepPlan, verdict_of
 from moeprof.projector.any_step.words import described_script, notes_of, nothing_text
@@ -34,8 +35,6 @@ from moeprof.specs.hardware import HardwareSpec, load_hardware
 if TYPE_CHECKING:
     from moeprof.projector.any_step.exported import Lowered
 
-PROGRAMS = 8
-SECONDS = 60.0
 _CHILD = "moeprof.projector.any_step.running"
 _LOWERING_S = 600.0
 _ROUND = 0.01
@@ -152,8 +151,8 @@ class ScriptPlan:
 
     def verdict_of(self, program: ScriptProgram) -> str:
         """The same of one program, of the pool alone."""
-        found = verdict_of(program.range_bytes, self.pool_bytes)
-        return "borderline" if found == "fits" and not program.is_range_known else found
+        known = program.is_range_known
+        return verdict_of(program.range_bytes, self.pool_bytes, is_known=known)
 
     @property
     def eager_verdict(self) -> str:
