@@ -7,21 +7,8 @@ import json
 import pytest
 from builders.assignment import assignment_text, value
 
-from moeprof.cli import main as command_line
-
 RUN = ("--model", "mixtral_8x7b", "--hardware", "h100_sxm", "--ep", 8)
 ONE = (*RUN, "--strategy", "sparse-gmm", "--pdbs", 1)
-
-
-@pytest.fixture
-def memory(monkeypatch, capsys):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["moeprof", "memory", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            command_line.main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture
