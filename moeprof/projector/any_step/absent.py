@@ -1,10 +1,8 @@
 """Question: how does a script run on devices that are not there?
 
 What it does outside `jax.jit` is evaluated by shapes alone. Of each call of a jitted function the
-program is kept (`Call`), and its results are `AbsentArray` again; nothing of a device is touched.
-
-What is asked of JAX without a promise that it stays, to run a script, is in this file alone; what
-is asked to lower a program is in `exported`. Tested with jax 0.7.2, 0.10.2 and 0.12.0.
+program is kept (`Call`), and its results are `AbsentArray` again. What is asked of JAX without a
+promise that it stays is in this file alone. Tested with jax 0.7.2, 0.10.2 and 0.12.0.
 """
 
 from __future__ import annotations
@@ -317,7 +315,10 @@ def _filling(original: Any) -> Any:
             return original(*args, **params)
         with passing():  # JAX makes its parts alone
             made = original(**told)
-        return _put_one(made, where) if is_absent(made) else made
+        if not is_absent(made):
+            return made
+        aval, made = jax.typeof(made), None  # gone before what is kept is counted
+        return _new(aval, getattr(where, "sharding", where))
 
     return full
 

@@ -358,3 +358,21 @@ def test_the_page_shows_what_the_command_prints(plugin, monkeypatch, capsys):
     assert f"arguments                         {arguments / 2**30:.2f} GiB" in printed
     if f"jaxlib {importlib.metadata.version('jaxlib')} " in shown[2]:  # what is laid out differs
         assert printed == shown[2]
+
+
+def test_zeros_like_an_array_that_is_split_are_made_in_parts(plugin, tmp_path):
+    """One that is drawn whole on a device is 16 MiB; what is like its parts never is."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import jax, jax.numpy as jnp, numpy as np\n"
+        "from jax.sharding import Mesh, NamedSharding, PartitionSpec as P\n"
+        "mesh = Mesh(np.array(jax.devices()), ('ep',))\n"
+        "weights = jax.device_put(jnp.zeros((8, 1024, 512)), NamedSharding(mesh, P('ep')))\n"
+        "moments = [jnp.zeros_like(weights) for _ in range(3)]\n"
+        "jax.jit(lambda x: x + 1)(weights)\n",
+        "utf-8",
+    )
+    outside = _answer(tmp_path, script, devices=8)["outside_jit"]
+    whole = 4 * 8 * 1024 * 512
+    assert outside["line"] == f"{script}:4"
+    assert whole + whole // 8 <= outside["size_bytes"] <= whole + whole // 8 + 8
