@@ -22,10 +22,11 @@
 #   fallback     a step with ragged_dot's dense fallback, and with a grouped GEMM       300 s
 #   routing      a step with and without what --routing auto adds to it                 400 s
 #   plans        steps beside what moeprof.plan says of them                            300 s
+#   whole        whole training commands beside what moeprof memory says       300 s     580 s
 #   naming       unseen programs: is their time named right (--rules COMMIT)   90 s     580 s
 #
 # build needs no GPU; test, products, gemm, ab-one-gpu, convergence, sanitize, stress, steps, plans,
-# naming, fallback and routing need one, the others two. Where a name is no part's or a part has too
+# whole, naming, fallback and routing need one, the others two. Where a name is no part's or a part has too
 # few GPUs, nothing begins: status 2. What they took was seen on a machine with two H200s. A part
 # that fails or runs past its limit is named at the end and does not stop the others; the exit
 # status is the number of those. LIMIT_S, if set, bounds all parts together, in whole seconds. A
@@ -42,7 +43,7 @@ python="${PYTHON:-python3}"
 gpus_of() {
   case "$1" in
     build) echo 0 ;;
-    test | products | gemm | ab-one-gpu | convergence | sanitize | stress | steps | plans | naming | fallback | routing) echo 1 ;;
+    test | products | gemm | ab-one-gpu | convergence | sanitize | stress | steps | plans | whole | naming | fallback | routing) echo 1 ;;
     processes | exchange | native | exchange_processes | ab | capture) echo 2 ;;
   esac
 }
@@ -197,6 +198,9 @@ for part in "$@"; do
         --out "$out/gpu_routing_auto.json" "${options[@]}" ;;
     plans)
       run plans 310 "$python" benchmarks/gpu/plans.py --out "$out/gpu_plans.json" "${options[@]}" ;;
+    whole)
+      run whole 580 "$python" benchmarks/gpu/whole_runs.py --out "$out/gpu_whole_runs.json" \
+        "${options[@]}" ;;
     naming)
       run naming 580 "$python" benchmarks/gpu/naming.py --out "$out/gpu_naming.json" "${options[@]}" ;;
   esac
