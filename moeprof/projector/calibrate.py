@@ -11,11 +11,13 @@ compiler makes of the step: its factor may be stored.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -40,6 +42,7 @@ from moeprof.ingest import open_run
 from moeprof.ingest.dump import is_dump, open_dump
 from moeprof.ingest.sources.beside import RECORD
 from moeprof.projector.breakdown import MemoryBreakdown, Row, total
+from moeprof.projector.oom.sources import samples_of, stats_of
 from moeprof.specs.hardware import hardware_of
 from moeprof.tables.compiled_memory import NOT_REPORTED, CompiledMemory, compiled_memory
 from moeprof.tables.trace import Trace
@@ -114,7 +117,8 @@ def measured(path: Path) -> Measured:
             "the compiler"
         )
     stated = known.iloc[0]
-    memory = _stated(stated, Path(trace.meta.run_folder or path), trace.meta.of_other_runs)
+    records = list(_records(Path(trace.meta.run_folder or path), trace.meta.of_other_runs))
+    memory = _stated(stated, records)
     if not memory.is_reported:
         raise TraceError(
             f"{path}: memory of the program {stated['name']}: {NOT_REPORTED}, so there is nothing "
@@ -136,7 +140,7 @@ def measured(path: Path) -> Measured:
         args_bytes=memory.argument_bytes or 0,
         temp_bytes=memory.temp_bytes or 0,
         results_bytes=(memory.output_bytes or 0) - (memory.alias_bytes or 0),
-        allocator_peak_bytes=_allocator_peak(trace),
+        allocator_peak_bytes=_allocator_peak(trace, records),
         peak_op_component=str(next(iter(labels), "")),
         parts=tuple(_parts(at_peak[at_peak["content"].ne(UNTOLD)])),
         strategies=frozenset(_strategies(programs_of(trace).get(module))),
@@ -144,25 +148,31 @@ def measured(path: Path) -> Measured:
     )
 
 
-def _stated(module: pd.Series, run: Path, left_out: Sequence[str]) -> CompiledMemory:
-    """Sizes by the profile's buffer assignment, else by what capture asked the backend.
+def _records(run: Path, left_out: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What capture wrote of each process' memory; a damaged file tells nothing.
 
     `left_out` names files of another run; where the run's record is one, so is all beside it.
     """
-    names = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes")
-    found = compiled_memory({name: int(module[name]) for name in names})
-    if found.is_reported:
-        return found
     is_known = run.is_dir() and RECORD not in left_out
     for file in sorted((run / "memory").glob("p*.json")) if is_known else ():
         if f"memory/{file.name}" in left_out:
             continue
-        try:
-            programs = json.loads(file.read_text(encoding="utf-8"))["programs"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        for program in programs:
-            if program.get("program") == module["name"]:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            record = json.loads(file.read_text(encoding="utf-8"))
+            if isinstance(record, dict):
+                yield record
+
+
+def _stated(module: pd.Series, records: Sequence[Mapping[str, Any]]) -> CompiledMemory:
+    """Sizes by the profile's buffer assignment, else by what capture asked the backend."""
+    names = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes")
+    found = compiled_memory({name: int(module[name]) for name in names})
+    if found.is_reported:
+        return found
+    for record in records:
+        programs = record.get("programs")
+        for program in programs if isinstance(programs, list) else ():
+            if isinstance(program, dict) and program.get("program") == module["name"]:
                 return compiled_memory(program)
     return found
 
@@ -195,10 +205,16 @@ def _strategies(program: Program | None) -> Iterator[str]:
         yield "dense"
 
 
-def _allocator_peak(trace: Trace) -> int | None:
+def _allocator_peak(trace: Trace, records: Sequence[Mapping[str, Any]]) -> int | None:
+    """Of the fullest device since its process began: by the profile, else as capture sampled it."""
     events = trace.allocations
     known = events[events["device"].ge(0) & events["peak_bytes"].gt(0)]
-    return int(known["peak_bytes"].max()) if len(known) else None
+    if len(known):
+        return int(known["peak_bytes"].max())
+    name = "peak_bytes_in_use"
+    windows = (samples for record in records for samples in samples_of(record))
+    peaks = (stats[name] for samples in windows for stats in stats_of(samples, name))
+    return max((peak for peak in peaks if peak > 0), default=None)
 
 
 def _date(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,12 @@ def test_a_profile_without_lives_gives_no_kind_of_its_temporaries(monkeypatch):
         p for p in told.parts if p.pool == "args"
     ]
     assert (found.args_bytes, found.temp_bytes) == (told.args_bytes, told.temp_bytes)
+
+
+def test_the_allocators_peak_is_that_of_the_fullest_device_as_capture_sampled_it(tmp_path):
+    """Two H200; the profile tells no allocation. The figures stand in memory/p0.json."""
+    run = tmp_path / "run"
+    shutil.copytree(DATA / "gpu" / "sparse-ragged-dot", run)
+    assert measured(run).allocator_peak_bytes == 285_922_304  # of device 0; 1 had 285,921,024
+    (run / "memory" / "p0.json").write_text('{"windows": [{"after": {"devices": 7}}, 3]}')
+    assert measured(run).allocator_peak_bytes is None

@@ -7,7 +7,7 @@ compiled program that the compiler wrote to files: it failed nowhere, but shows 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -121,27 +121,28 @@ def _records(run: Path) -> Iterator[Mapping[str, object]]:
 
 def _limits(records: list[Mapping[str, object]]) -> tuple[list[int], int | None]:
     """Limits of the devices' pools, and what the fullest held at the last sample."""
-    limits: list[int] = []
-    in_use: list[int] = []
-    for record in records:
-        for window in _list(record.get("windows")):
-            samples = [window.get("before"), *_list(window.get("in")), window.get("after")]
-            known = [sample for sample in samples if isinstance(sample, dict)]
-            for sample in known:
-                limits += [stats["bytes_limit"] for stats in _stats(sample, "bytes_limit")]
-            in_use += [
-                stats["bytes_in_use"]
-                for sample in known[-1:]
-                for stats in _stats(sample, "bytes_in_use")
-            ]
+    windows = [samples for record in records for samples in samples_of(record)]
+    limits = [stats["bytes_limit"] for known in windows for stats in stats_of(known, "bytes_limit")]
+    in_use = [
+        stats["bytes_in_use"] for known in windows for stats in stats_of(known[-1:], "bytes_in_use")
+    ]
     return limits, max(in_use, default=None)
 
 
-def _stats(sample: Mapping[str, object], name: str) -> Iterator[dict[str, int]]:
-    devices = sample.get("devices")
-    for stats in devices.values() if isinstance(devices, dict) else ():
-        if isinstance(stats, dict) and isinstance(stats.get(name), int):
-            yield stats
+def samples_of(record: Mapping[str, object]) -> Iterator[list[dict[str, object]]]:
+    """The samples of each window of a process, in the order of time."""
+    for window in _list(record.get("windows")):
+        samples = [window.get("before"), *_list(window.get("in")), window.get("after")]
+        yield [sample for sample in samples if isinstance(sample, dict)]
+
+
+def stats_of(samples: Iterable[Mapping[str, object]], name: str) -> Iterator[dict[str, int]]:
+    """Statistics of each device's allocator that have a whole number of that name."""
+    for sample in samples:
+        devices = sample.get("devices")
+        for stats in devices.values() if isinstance(devices, dict) else ():
+            if isinstance(stats, dict) and isinstance(stats.get(name), int):
+                yield stats
 
 
 def _list(value: object) -> list[dict[str, object]]:
