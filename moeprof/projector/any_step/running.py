@@ -44,7 +44,7 @@ from moeprof.projector.any_step.absent_array import (
 from moeprof.projector.any_step.exported import Lowered, lower
 from moeprof.projector.any_step.mesh import by_device, mesh_of
 from moeprof.projector.compiled import Target, load_target
-from moeprof.projector.compiled.child import reason_of
+from moeprof.projector.compiled.child import PRINTED, SHOWN_LETTERS, reason_of
 from moeprof.specs.hardware import load_hardware
 
 SETTLED_CALLS = 16
@@ -140,9 +140,7 @@ class _Run:
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as error:
-            if error.code:
-                self.end("its own exit", f"exit code {error.code}{_at(error)}", _BY_ERROR)
-            self.end("its own exit")
+            self.end("its own exit", *((self.why_left(error), _BY_ERROR) if error.code else ()))
         except BaseException as error:
             self.end(
                 "an error of its own",
@@ -150,6 +148,17 @@ class _Run:
                 _BY_ERROR,
             )
         self.end("its end")
+
+    def why_left(self, error: SystemExit) -> str:
+        """Exit code and place, with the last line that the script wrote before."""
+        is_number = isinstance(error.code, int)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        text = (self.folder / PRINTED).read_text("utf-8", "replace")
+        written = [line.strip() for line in (text if is_number else str(error.code)).splitlines()]
+        last = next((line for line in reversed(written) if line), "")[:SHOWN_LETTERS]
+        after = f', after "{last}"' if last else ""
+        return f"exit code {error.code if is_number else 1}{_at(error)}{after}"
 
     def made(self, array: AbsentArray) -> Callable[[], object]:
         """Count an array that takes memory."""

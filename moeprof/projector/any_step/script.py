@@ -27,7 +27,7 @@ from moeprof.projector.any_step.ask import plan_lowered
 from moeprof.projector.any_step.result import StepPlan, verdict_of
 from moeprof.projector.any_step.words import described_script, notes_of, nothing_text
 from moeprof.projector.compiled import load_target, require_compiler
-from moeprof.projector.compiled.child import SHOWN_LETTERS
+from moeprof.projector.compiled.child import PRINTED, SHOWN_LETTERS
 from moeprof.projector.compiled.plan import child_environment
 from moeprof.projector.setting import GPU_FRACTION
 from moeprof.specs.hardware import HardwareSpec, load_hardware
@@ -312,7 +312,7 @@ def run_script(request: Mapping[str, object], folder: Path) -> dict[str, Any]:
         flush=True,
     )
     (folder / "request.json").write_text(json.dumps(request), "utf-8")
-    said = folder / "said.txt"
+    said = folder / PRINTED
     with said.open("wb") as out:
         child = subprocess.Popen(
             module_command(_CHILD, str(folder)),

@@ -18,6 +18,8 @@ from typing import Any
 
 ERROR_LETTERS = 2000
 SHOWN_LETTERS = 300
+PRINTED = "printed.txt"
+"""In the folder of a script's process: what it wrote to its outputs."""
 
 
 def main() -> None:

@@ -182,7 +182,8 @@ def _answer(tmp_path, script, devices=8, **changes):
 
 def test_what_scripts_do_with_arrays_works_without_their_devices(plugin, tmp_path):
     answer = _answer(tmp_path, SCRIPTS / "uses_arrays.py")
-    assert "exit code 7" in answer["error"], answer["error"]  # it got to its end
+    assert answer["error"].startswith("exit code 7 (at"), answer["error"]  # it got to its end
+    assert answer["error"].endswith('), after "all of it worked"')
     assert answer["left_out"] == {"jax.distributed.initialize": 1}
     assert {how for how, _, _ in answer["reads"]} >= {
         "memory_stats",
@@ -192,6 +193,13 @@ def test_what_scripts_do_with_arrays_works_without_their_devices(plugin, tmp_pat
         "pickle",
     }
     assert [each["error"] for each in answer["programs"]] == [""] * len(answer["programs"])
+
+
+def test_a_script_that_ends_with_a_sentence_is_quoted(plugin, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nprint('reading')\nsys.exit('no data in here')\n")
+    error = _answer(tmp_path, script)["error"]
+    assert error == f'exit code 1 (at {script}:3), after "no data in here"'
 
 
 def test_a_script_is_run_no_further_than_it_is_told(plugin, tmp_path):
