@@ -1,6 +1,6 @@
 """Question: what does XLA lay out for an H100, over models, plans, strategies and batches?
 
-    python benchmarks/memory_grid.py [--jobs 32] [--out FILE.jsonl] [--limit N]
+    python benchmarks/memory_grid.py [--library] [--jobs 32] [--out FILE.jsonl] [--limit N]
 
 Compiles every case of `memory_grid_cases.py` for NVIDIA H100s that are not there, and appends one
 JSON line per case as it ends; cases that the file has already are not compiled again. A line has
@@ -9,6 +9,10 @@ fullest: ``buffers`` lists [kind of tensor, component, phase, layer kind, shape,
 bytes], largest first, ``rest_bytes`` what is left; ``heap_bytes`` the most that is alive at once in
 the largest heap of the arena (jax 0.11 makes several), ``maxima`` the same while each part of the
 step writes. All on one device. Needs jax with its CUDA plugin, and no GPU.
+
+Products are those of Triton's kernels, which XLA lays out where nothing is timed; with --library
+they are those of libraries, in a file of their own. A run times both, product by product, and its
+arena lies between the two.
 """
 
 from __future__ import annotations
@@ -43,7 +47,9 @@ from moeprof.projector.compiled.compiler import compile_step
 from moeprof.projector.compiled.result import is_laid_out
 from moeprof.specs.hardware import load_hardware
 
-RESULT = Path(__file__).parent / "results" / "memory_grid.jsonl"
+RESULTS = Path(__file__).parent / "results"
+RESULT, LIBRARY_RESULT = (RESULTS / f"memory_grid{end}.jsonl" for end in ("", "_library"))
+NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
 HARDWARE = "h100_sxm"
 _LEAST_SHARE, _MOST_GROUPS, _MOST_MAXIMA = 0.004, 24, 10
 _TOTALS = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes", "constant_bytes")
@@ -192,7 +198,9 @@ def serve() -> None:
         print(json.dumps({**head, **answer}), flush=True)
 
 
-def _work(waiting: Iterator[int], lock: threading.Lock, every: list[Case], out: Path) -> None:
+def _work(
+    waiting: Iterator[int], lock: threading.Lock, every: list[Case], out: Path, flags: str
+) -> None:
     server: subprocess.Popen[str] | None = None
     while True:
         with lock:
@@ -200,7 +208,7 @@ def _work(waiting: Iterator[int], lock: threading.Lock, every: list[Case], out: 
         if place is None:
             break
         if server is None or server.poll() is not None:
-            server = _start()
+            server = _start(flags)
         assert server.stdin is not None
         assert server.stdout is not None
         server.stdin.write(f"{place}\n")
@@ -224,8 +232,8 @@ def _short(line: dict[str, Any]) -> str:
     return f"{line['key']} {case['strategy']} {sizes}, {line['compile_core_s']} core-s"
 
 
-def _start() -> subprocess.Popen[str]:
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
+def _start(flags: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "XLA_FLAGS": flags}
     return subprocess.Popen(
         [sys.executable, __file__, "--serve"],
         stdin=subprocess.PIPE,
@@ -251,19 +259,22 @@ def main() -> None:
     """Compile what the file of results lacks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--library", action="store_true", help="products by libraries alone")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--limit", type=int, default=None, help="only the first N cases")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         return serve()
     every = cases()
-    kept = _kept(options.out, every)
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {NO_TRITON if options.library else ''}".strip()
+    out = options.out or (LIBRARY_RESULT if options.library else RESULT)
+    kept = _kept(out, every)
     places = [i for i, case in enumerate(every[: options.limit]) if case.key not in kept]
     waiting, lock = iter(places), threading.Lock()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     threads = [
-        threading.Thread(target=_work, args=(waiting, lock, every, options.out))
+        threading.Thread(target=_work, args=(waiting, lock, every, out, flags))
         for _ in range(min(options.jobs, len(places)))
     ]
     for thread in threads:
