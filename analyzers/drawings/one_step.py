@@ -15,7 +15,9 @@ import pandas as pd
 from moeprof.analyzers.activity.gaps import gaps_of
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, is_guess, sure_rows
-from moeprof.analyzers.drawings.parts.step_pieces import (
+from moeprof.analyzers.gap_causes import with_causes
+from moeprof.analyzers.question import Drawing
+from moeprof.analyzers.step_pieces import (
     UNKNOWN,
     Merged,
     merged,
@@ -26,8 +28,6 @@ from moeprof.analyzers.drawings.parts.step_pieces import (
     spans_of,
     typical_step,
 )
-from moeprof.analyzers.gap_causes import with_causes
-from moeprof.analyzers.question import Drawing
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.clock import is_comparable
 from moeprof.tables.intervals import Int64s

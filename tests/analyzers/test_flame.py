@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.drawings.flame import IN_NO_SCOPE, NO_SCOPE, NO_SOURCE, ROOT, flame
-from moeprof.analyzers.drawings.parts.branches import (
+from moeprof.analyzers.drawings.flame import (
     DEEPEST,
+    IN_NO_SCOPE,
+    NO_SCOPE,
+    NO_SOURCE,
+    ROOT,
     Amount,
+    flame,
     grown,
     pruned,
     rows,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.drawings.one_step import drawn_step, one_step
-from moeprof.analyzers.drawings.parts.step_pieces import merged, resolution_for, rows_within
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.registry import drawing
+from moeprof.analyzers.step_pieces import merged, resolution_for, rows_within
 from moeprof.ingest import open_run
 from moeprof.tables.trace import HostClock
 
