@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,28 @@ def module_command(module: str, *arguments: str) -> list[str]:
     """The command that runs a module of this very package, wherever it is started."""
     root = str(Path(__file__).absolute().parents[1])
     return [sys.executable, "-c", _CODE.format(root=root, module=module), *arguments]
+
+
+def module_file(name: str) -> Path | None:
+    """The file that ``python -m NAME`` runs, without importing the packages that it is in."""
+    top, *inner = name.split(".")
+    spec = importlib.util.find_spec(top) if top else None
+    if spec is None:
+        return None
+    roots = spec.submodule_search_locations
+    if not roots:
+        return Path(spec.origin) if spec.origin and not inner else None
+    places = [Path(root, *inner) for root in roots]
+    files = [f for place in places for f in (place.with_suffix(".py"), place / "__main__.py")]
+    return next((file for file in files if file.is_file()), None)
+
+
+_PACKAGES = re.compile(r"[^\s'\"]*/(?:site|dist)-packages/")
+
+
+def installed_as(text: str) -> str:
+    """Paths of installed packages from the package on, ``flax/nnx/module.py``."""
+    return _PACKAGES.sub("", text)
 
 
 @contextlib.contextmanager

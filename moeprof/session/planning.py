@@ -59,14 +59,17 @@ _PLANS = (
 )
 
 
-def memory(model: str | Path, *, detail: str | None = None, **said: Any) -> MemoryPlan:
+def memory(
+    model: str | Path | None = None, *, detail: str | None = None, **said: Any
+) -> MemoryPlan:
     """What fits: weights, the arena of a step, what lies beside it, per strategy and pdbs.
 
     Args:
         model: a name of ``moeprof models``, a Hugging Face config.json or a MaxText YAML.
         detail: ``STRATEGY@PDBS``, the cell that is shown in full.
         said: the options of ``moeprof memory`` by their names, with ``_`` for ``-``: ``hardware``,
-            ``devices``, ``ep``, ``fsdp``, ``seq``, ``framework``… Lists may be lists.
+            ``devices``, ``ep``, ``fsdp``, ``seq``, ``framework``… Lists may be lists. In place of
+            a model ``maxtext=["base.yml", "model_name=mixtral-8x7b"]``, MaxText's command line.
 
     Raises:
         SelectionError: an option is unknown, or cannot be.
@@ -75,7 +78,8 @@ def memory(model: str | Path, *, detail: str | None = None, **said: Any) -> Memo
     Example:
         >>> moeprof.memory("deepseek_v3", hardware="mi355x", ep=8, fsdp=8).largest_pdbs
     """
-    asked = wanted(_request(Request, {"model": str(model), **said}))
+    named = None if model is None else str(model)
+    asked = wanted(_request(Request, {"model": named, **said}))
     with as_usage():
         found = answer(asked, detail)
     return MemoryPlan(memory_document.document_of(found))

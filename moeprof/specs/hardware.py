@@ -22,6 +22,10 @@ _SAME_MEMORY = 0.01
 """Share in which memory may differ between devices of one model."""
 
 
+GPUS_PER_HOST = 8
+"""Of the machines that sell such GPUs: one that JAX reports as a slice of its own."""
+
+
 @dataclass(frozen=True)
 class HardwareSpec:
     """Peaks of one device; None where the vendor states none.

@@ -354,13 +354,21 @@ def next_steps(document: MemoryDocument) -> list[str]:
     """What to add or run next."""
     more = "Another cell: --detail STRATEGY@PDBS. A page to share: --html FILE."
     if not is_allocating(document) and "compiled" not in shown(document):
-        more += " XLA's own plan of the bundled model's step: --compile."
+        whose = "MaxText's training" if _has_words(document) else "the bundled model's step"
+        more += f" XLA's own plan of {whose}: --compile."
+    if _has_words(document):
+        return [more]
     model, hardware = group(document, "model")["key"], group(document, "hardware")["key"]
     search = ["moeprof", "memory", "search", "--model", str(model), "--hardware", str(hardware)]
     search += ["--devices", str(document["inputs"]["devices"])]
     name = str(document["inputs"]["framework"])
     search += ["--framework", name] if is_allocating(document) else []
     return [more, f"Other plans for as many devices: {shlex.join(search)}"]
+
+
+def _has_words(document: MemoryDocument) -> bool:
+    """Whether the run is said in MaxText's own words, which no other command takes."""
+    return any(each.partition("=")[0] in ("--maxtext", "--from") for each in document["arguments"])
 
 
 def _up(share: float) -> str:

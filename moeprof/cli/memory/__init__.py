@@ -6,117 +6,114 @@ import importlib
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from moeprof.cli.memory.options import OptionsOfMany, describes_a_run
+from moeprof.cli.memory.options import (
+    MODULE,
+    OptionsOfMany,
+    arguments_of,
+    describes_a_run,
+    names_a_program,
+    take_arguments,
+)
 from moeprof.cli.output import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
-from moeprof.projector.any_step import PROGRAMS, SECONDS
 
 if TYPE_CHECKING:
+    from moeprof.projector.any_step.command import Command
     from moeprof.projector.request import Wanted
     from moeprof.projector.request.config import Request
     from moeprof.projector.setting import Setting
     from moeprof.reports.memory.document import CompiledInfo
 
-# Scripts: what a user says of one that is to be planned, and what is printed of it.
+# Programs that are run as they are: a script, MaxText's training, the command of a run.
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
-_ARGUMENTS = "moeprof.script_arguments"
 _TAKEN = frozenset(
-    {"script", "programs", "seconds", "as_json", "hardware", "devices", "mem_fraction"}
-)
-"""Options that mean something beside ``--script``."""
+    {"script", "maxtext", "recorded", "is_compiled", "programs", "seconds", "as_json", "hardware",
+     "devices", "mem_fraction"}
+)  # fmt: skip
+"""Options that mean something beside a program that is run."""
 
 
-def with_script(command: _Function) -> _Function:
-    """Add the options of scripts."""
-    options = [
-        click.option(
-            "--script",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="Plan a training script as it is: its arguments after --, with --devices.",
-        ),
-        click.option(
-            "--programs",
-            type=click.IntRange(1),
-            default=PROGRAMS,
-            help=f"Stop a --script after so many programs, once it loops. Default: {PROGRAMS}.",
-        ),
-        click.option(
-            "--seconds",
-            type=click.FloatRange(0, min_open=True),
-            default=SECONDS,
-            help=f"Stop a --script after so long. Default: {SECONDS:g}.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+def program_of(ctx: click.Context) -> Command | None:
+    """The program that is named, with its arguments; None: a model is.
+
+    Raises:
+        SelectionError: several are named, or the run holds no command.
+        TraceError: the run's record cannot be read.
+    """
+    named = [name for name in ("script", "maxtext", "recorded") if ctx.params[name] is not None]
+    if not named:
+        return None
+    from moeprof.projector.any_step.command import MAXTEXT_MODULE, Command, recorded_command
+
+    if len(named) > 1:
+        raise SelectionError(
+            "memory: expected one of --script, --maxtext and --from, found "
+            f"{' and '.join(_option(ctx, name) for name in named)}."
+        )
+    words, text = arguments_of(ctx), str(ctx.params[named[0]])
+    if named == ["recorded"]:
+        found = recorded_command(Path(text))
+        return replace(found, arguments=(*found.arguments, *words))
+    if named == ["maxtext"]:
+        return Command(MAXTEXT_MODULE, True, (text, *words))
+    return Command(text.removeprefix(MODULE), text.startswith(MODULE), words)
 
 
-def take_arguments(ctx: click.Context, args: list[str]) -> list[str]:
-    """The command's own arguments; those of a script, after ``--``, are kept beside."""
-    is_script = any(arg == "--script" or arg.startswith("--script=") for arg in args)
-    if not is_script or "--" not in args:
-        return args
-    end = args.index("--")
-    ctx.meta[_ARGUMENTS] = tuple(args[end + 1 :])
-    return args[:end]
-
-
-def planned_script(
-    ctx: click.Context, script: Path, programs: int, seconds: float, *, as_json: bool
+def planned_program(
+    ctx: click.Context, program: Command, programs: int | None, seconds: float | None
 ) -> None:
-    """Plan the script and print what it takes.
+    """Plan a script, or with its words MaxText, and print what it takes.
 
     Raises:
         SelectionError: other options stand beside it, or the number of devices does not.
     """
-    _check_alone(ctx)
-    devices = ctx.params["devices"]
-    if devices is None:
-        raise SelectionError("memory --script: expected --devices N, found none.")
-    from moeprof.projector.any_step.script import plan_script
-    from moeprof.projector.any_step.words import described_script
-
-    found = plan_script(
-        script,
-        ctx.meta.get(_ARGUMENTS, ()),
-        hardware=ctx.params["hardware"] or "h100_sxm",
-        devices=devices,
-        mem_fraction=ctx.params["mem_fraction"],
-        programs=programs,
-        seconds=seconds,
-    )
-    if as_json:
-        click.echo(json.dumps(found.document(), indent=1, allow_nan=False))
-    else:
-        click.echo(described_script(found, shutil.get_terminal_size((80, 24)).columns))
-
-
-def _check_alone(ctx: click.Context) -> None:
-    """Refuse options that describe a model: the script is one."""
     given = [
         name
         for name in ctx.params
         if name not in _TAKEN
         and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     ]
-    options = {option.name: option.opts[0] for option in ctx.command.params}
     if given:
         raise SelectionError(
             f"memory --script: expected --devices, --hardware, --mem-fraction, --programs, "
-            f"--seconds or --json beside it, found {', '.join(str(options[n]) for n in given)}. "
+            f"--seconds or --json beside it, found {', '.join(_option(ctx, n) for n in given)}. "
             "Arguments of the script stand after --."
         )
+    devices = ctx.params["devices"] or program.devices
+    if devices is None:
+        raise SelectionError("memory --script: expected --devices N, found none.")
+    from moeprof.projector.any_step.command import plan_maxtext
+    from moeprof.projector.any_step.script import plan_script
+    from moeprof.projector.any_step.words import described_script
+
+    asked = {"programs": programs, "seconds": seconds}
+    options: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    options |= {
+        "hardware": ctx.params["hardware"] or program.hardware or "h100_sxm",
+        "devices": devices,
+        "mem_fraction": ctx.params["mem_fraction"],
+    }
+    if ctx.params["script"] is None and program.maxtext:
+        found = plan_maxtext(program.maxtext, **options)
+    else:
+        words, is_module = program.arguments, program.is_module
+        found = plan_script(program.target, words, is_module=is_module, **options)
+    if ctx.params["as_json"]:
+        click.echo(json.dumps(found.document(), indent=1, allow_nan=False))
+    else:
+        click.echo(described_script(found, shutil.get_terminal_size((80, 24)).columns))
+
+
+def _option(ctx: click.Context, name: str) -> str:
+    """How a parameter is called on the command line."""
+    return next(option.opts[0] for option in ctx.command.params if option.name == name)
 
 
 # The command.
@@ -133,8 +130,8 @@ class MemoryGroup(OptionsOfMany):
     """A command with subcommands, each imported only when it is run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """What stands after ``--`` is of the script."""
-        return super().parse_args(ctx, take_arguments(ctx, args))
+        """What stands after ``--`` is of the program, and so are MaxText's words before it."""
+        return super().parse_args(ctx, take_arguments(ctx, args, COMMANDS))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The subcommands that there are."""
@@ -182,12 +179,12 @@ class MemoryGroup(OptionsOfMany):
     type=click.Path(dir_okay=False, path_type=Path),
     help="Correct the arena by the factors that --calibrate stored.",
 )
-@with_script
+@names_a_program
 @click.option(
     "--compile",
     "is_compiled",
     is_flag=True,
-    help="Ask XLA's compiler for the cell that is shown too (the bundled model's step, a minute).",
+    help="Ask XLA's compiler too (a minute): for the bundled model's step, or MaxText's own.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.memory/1.")
 @click.option(
@@ -205,9 +202,11 @@ def command(
     is_compiled: bool,
     as_json: bool,
     html: Path | None,
-    script: Path | None,
-    programs: int,
-    seconds: float,
+    script: str | None,
+    maxtext: str | None,
+    recorded: Path | None,
+    programs: int | None,
+    seconds: float | None,
     **options: object,
 ) -> None:
     """What fits: weights, the arena of a step, what lies beside it, per strategy and pdbs.
@@ -218,7 +217,8 @@ def command(
     beside XLA's pool (outside).
 
     With --script a training script of any kind is run as it is, on this machine, without a device,
-    up to its first programs, which XLA's compiler then lays out.
+    up to its first programs, which XLA's compiler then lays out. --maxtext takes MaxText's own
+    command line, with --compile its own training.
 
     Examples:
 
@@ -227,12 +227,19 @@ def command(
         moeprof memory --model config.json --strategy sparse-gmm --pdbs 4 --calibrate runs/one
 
         moeprof memory --script train.py --devices 64 --hardware h100_sxm -- --batch 8
+
+        moeprof memory --maxtext base.yml model_name=mixtral-8x7b --devices 8
     """
     if ctx.invoked_subcommand is not None:
         return
-    if script is not None:
-        planned_script(ctx, script, programs, seconds, as_json=as_json)
+    program = program_of(ctx)
+    words = program.maxtext if program and script is None else ()
+    if program and (is_compiled or not words):
+        planned_program(ctx, program, programs, seconds)
         return
+    if program:
+        options |= {"devices": options["devices"] or program.devices, "maxtext": words}
+        options["hardware"] = options["hardware"] or program.hardware
     from moeprof.projector.answer import Projecting, answer
     from moeprof.projector.memory import project
     from moeprof.projector.request import as_usage, wanted

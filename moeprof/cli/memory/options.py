@@ -6,10 +6,13 @@ and the answer says which did.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import click
+
+from moeprof.projector.any_step import PROGRAMS, SECONDS
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -76,6 +79,93 @@ def describes_a_run(command: _Function) -> _Function:
     for names, settings in reversed(_OPTIONS):
         command = click.option(*names, **settings)(command)  # type: ignore[arg-type]
     return command
+
+
+# A program that is planned as it is, and its own arguments.
+
+MODULE = "-m "
+"""How a ``--script`` begins that is a module."""
+_PROGRAM: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
+    (("--script",), {"metavar": "FILE|-m MODULE", "help":
+     "Plan a training script as it is: its arguments after --, with --devices."}),
+    (("--maxtext",), {"metavar": "FILE key=value …", "help":
+     "MaxText's own command line in place of --model: its file, and what it is given."}),
+    (("--from", "recorded"), {"metavar": "RUN", "type": click.Path(path_type=Path), "help":
+     "Plan the command of a captured run again; what stands after -- is added to it."}),
+    (("--programs",), {"type": click.IntRange(1), "help":
+     f"Stop a script after so many programs, once it loops. Default: {PROGRAMS}; MaxText: 2."}),
+    (("--seconds",), {"type": click.FloatRange(0, min_open=True), "help":
+     f"Stop a script after so long. Default: {SECONDS:g}; MaxText: 300."}),
+)  # fmt: skip
+_ARGUMENTS = "moeprof.program_arguments"
+
+
+def names_a_program(command: _Function) -> _Function:
+    """Add the options of a program that is run as it is."""
+    for names, settings in reversed(_PROGRAM):
+        command = click.option(*names, **settings)(command)  # type: ignore[arg-type]
+    return command
+
+
+def arguments_of(ctx: click.Context) -> tuple[str, ...]:
+    """What `take_arguments` kept."""
+    return tuple(ctx.meta.get(_ARGUMENTS, ()))
+
+
+def take_arguments(ctx: click.Context, args: list[str], commands: Container[str]) -> list[str]:
+    """The command's own arguments; those of a program that is planned are kept beside.
+
+    They stand after ``--``; words that MaxText is given may stand anywhere behind ``--maxtext``.
+    """
+    given = {arg.partition("=")[0] for arg in args}
+    if not given & {"--script", "--maxtext", "--from"}:
+        return args
+    end = args.index("--") if "--" in args else len(args)
+    own, after = list(_with_module(args[:end])), args[end + 1 :]
+    words: list[str] = []
+    if "--maxtext" in given:
+        own, words = _apart(ctx, own, commands)
+    ctx.meta[_ARGUMENTS] = (*words, *after)
+    return own
+
+
+def _with_module(args: list[str]) -> Iterator[str]:
+    """``--script -m NAME`` as one argument of the option."""
+    left = iter(args)
+    for arg in left:
+        yield arg
+        value = next(left, None) if arg == "--script" else None
+        if value == MODULE.strip():
+            value = MODULE + next(left, "")
+        if value is not None:
+            yield value
+
+
+def _apart(
+    ctx: click.Context, args: list[str], commands: Container[str]
+) -> tuple[list[str], list[str]]:
+    """Options with their values, and words that are neither; a subcommand has its own."""
+    takes = {
+        name: not (isinstance(option, click.Option) and option.is_flag)
+        for option in ctx.command.params
+        for name in option.opts
+    }
+    own: list[str] = []
+    words: list[str] = []
+    left, last = iter(args), ""
+    for arg in left:
+        if arg in commands:
+            return [*own, arg, *left], words
+        if arg.startswith("-"):
+            own.append(arg)
+            last = arg
+            if takes.get(arg, False):
+                own += [value for value in [next(left, None)] if value is not None]
+        elif last == "--strategy" and "=" not in arg:
+            own.append(arg)
+        else:
+            words.append(arg)
+    return own, words
 
 
 class OptionsOfMany(click.Group):

@@ -26,6 +26,8 @@ import jax
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
+from moeprof.interpreter import installed_as
+
 _ON_HOST = ("pinned_host", "unpinned_host")
 _PATHS = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}
 _LIBRARIES = tuple(path + os.sep for path in _PATHS)
@@ -148,8 +150,8 @@ def caller() -> str:
 
 
 def shown(file: str, line: object) -> str:
-    """A line of code, its file as seen from the current folder."""
-    return f"{file.removeprefix(_START)}:{line}"
+    """A line of code, its file as seen from the current folder, or of an installed package."""
+    return f"{installed_as(file).removeprefix(_START)}:{line}"
 
 
 def is_users(file: str) -> bool:

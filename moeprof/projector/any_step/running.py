@@ -45,7 +45,7 @@ from moeprof.projector.any_step.exported import Lowered, lower
 from moeprof.projector.any_step.mesh import by_device, mesh_of
 from moeprof.projector.compiled import Target, load_target
 from moeprof.projector.compiled.child import PRINTED, SHOWN_LETTERS, reason_of
-from moeprof.specs.hardware import load_hardware
+from moeprof.specs.hardware import GPUS_PER_HOST, load_hardware
 
 SETTLED_CALLS = 16
 """Calls of a program, each given results of the one before, after which a script has settled."""
@@ -129,16 +129,19 @@ class _Run:
 
     def run(self) -> NoReturn:
         """Run the script to its end, or until it has settled or time is up."""
-        script = self.request["script"]
+        script, module = self.request["script"], self.request.get("module")
         sys.argv = [script, *self.request["arguments"]]
-        sys.path.insert(0, str(Path(script).parent))
+        sys.path.insert(0, str(Path.cwd() if module else Path(script).parent))
         late = f"{self.request['seconds']:g} s"
         signal.signal(signal.SIGALRM, lambda *_: self.end(late, unsettled=_BY_TIME))
         absent.enter(self.world)
         self.began = time.perf_counter()
         signal.setitimer(signal.ITIMER_REAL, self.request["seconds"])
         try:
-            runpy.run_path(script, run_name="__main__")
+            if module:
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(script, run_name="__main__")
         except SystemExit as error:
             self.end("its own exit", *((self.why_left(error), _BY_ERROR) if error.code else ()))
         except BaseException as error:
@@ -356,10 +359,15 @@ def _on(sharding: Any, mesh: Mesh | None) -> Any:
 
 
 def _devices(target: Target, devices: int) -> tuple[Any, ...]:
-    """As many as there are to be, all of one host: one process has all of them."""
+    """As many as there are to be, all of one host: one process has all of them.
+
+    Each says which slice it is of, as real ones do: on GPUs a machine of its own.
+    """
     found = topologies.get_topology_desc(
         platform=target.platform, target_config=target.config, topology=f"1x1x{devices}"
     )
+    kind: Any = type(found.devices[0])
+    kind.slice_index = property(lambda device: device.id // GPUS_PER_HOST)
     return tuple(found.devices)
 
 

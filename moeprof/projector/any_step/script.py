@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeprof.errors import CompileError, SelectionError
-from moeprof.interpreter import module_command
+from moeprof.interpreter import module_command, module_file
 from moeprof.projector.any_step import PROGRAMS, SECONDS
 from moeprof.projector.any_step.ask import plan_lowered
 from moeprof.projector.any_step.result import StepPlan, verdict_of
@@ -228,9 +228,11 @@ class ScriptPlan:
 
 
 def plan_script(
-    script: Path,
+    script: Path | str,
     arguments: Sequence[str] = (),
     *,
+    is_module: bool = False,
+    environment: Mapping[str, str | None] | None = None,
     hardware: str = "h100_sxm",
     devices: int,
     mem_fraction: float | None = None,
@@ -243,24 +245,28 @@ def plan_script(
     Args:
         script: a file of Python; it is not changed, and nothing is written beside it.
         arguments: what it is given.
+        is_module: it is the name of a module instead, as after ``python -m``.
+        environment: variables that it has beside the caller's; None: it does not have it.
         hardware: a key of ``moeprof hardware``: h100_sxm, h200_sxm or b200.
         devices: how many; it sees all of them as one process.
         mem_fraction: share of the device that XLA may take; 0.93 where it is left out.
-        programs: after so many programs, once it loops, it is run no further,
-        seconds: nor after so long.
-        timeout_s: seconds that the compiler may take of each program.
+        programs: after so many, once it loops, it is run no further, nor after ``seconds``.
+        timeout_s: of the compiler, for each program.
 
     Raises:
         SelectionError: no such hardware or file, or the script's mesh has fewer devices.
         CompileError: the script or the compiler fails, or no jitted function was called.
     """
-    if not script.is_file():
-        raise SelectionError(f"memory --script: expected a file of Python, found no {script}.")
+    file = module_file(str(script)) if is_module else Path(script)
+    if file is None or not file.is_file():
+        kind = "a module of this Python" if is_module else "a file of Python"
+        raise SelectionError(f"memory --script: expected {kind}, found no {script}.")
     spec = load_hardware(hardware)
     require_compiler(load_target(spec, devices))
     fraction = GPU_FRACTION if mem_fraction is None else mem_fraction
     request = {
-        "script": str(script.resolve()),
+        "script": str(file.resolve()),
+        "module": str(script) if is_module else "",
         "arguments": list(arguments),
         "hardware": spec.key,
         "devices": devices,
@@ -270,7 +276,7 @@ def plan_script(
     }
     with tempfile.TemporaryDirectory(prefix="moeprof-script-") as text:
         folder = Path(text)
-        answer = run_script(request, folder)
+        answer = run_script(request, folder, environment)
         rows = answer["programs"]
         if not rows:
             raise CompileError(nothing_text(script, devices, spec, answer))
@@ -302,15 +308,14 @@ def plan_script(
     )
 
 
-def run_script(request: Mapping[str, object], folder: Path) -> dict[str, Any]:
-    """What the process of the script answers."""
+def run_script(
+    request: Mapping[str, object], folder: Path, more: Mapping[str, str | None] | None = None
+) -> dict[str, Any]:
+    """What the process of the script answers; ``more`` are variables of it."""
+    variables = {**child_environment(), "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
     script, seconds = Path(str(request["script"])).name, float(str(request["seconds"]))
-    print(
-        f"moeprof: running {script} on {request['devices']} absent devices, for at most "
-        f"{seconds:g} s",
-        file=sys.stderr,
-        flush=True,
-    )
+    now = f"running {script} on {request['devices']} absent devices, for at most {seconds:g} s"
+    print(f"moeprof: {now}", file=sys.stderr, flush=True)
     (folder / "request.json").write_text(json.dumps(request), "utf-8")
     said = folder / PRINTED
     with said.open("wb") as out:
@@ -319,7 +324,7 @@ def run_script(request: Mapping[str, object], folder: Path) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            env={**child_environment(), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={name: value for name, value in variables.items() if value is not None},
             start_new_session=True,
         )
         try:
@@ -352,7 +357,7 @@ def _lowered(folder: Path, row: Mapping[str, Any]) -> Lowered | None:
     return pickle.loads((folder / row["file"]).read_bytes())  # type: ignore[no-any-return]
 
 
-def _check_meshes(script: Path, devices: int, lowered: Sequence[Lowered]) -> None:
+def _check_meshes(script: Path | str, devices: int, lowered: Sequence[Lowered]) -> None:
     """Check that the script uses all devices; programs of one device may be beside.
 
     Raises:

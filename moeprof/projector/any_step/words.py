@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from moeprof.interpreter import installed_as
 from moeprof.projector.setting import GPU_FRACTION
 from moeprof.units import format_bytes, format_count, format_flops, format_ns
 
@@ -170,7 +171,7 @@ def described_script(plan: ScriptPlan, width: int = 80) -> str:
         *map(list, (_script_head(plan), _programs(plan), _others(plan.largest), _script_run(plan))),
         [f" - {note}" for note in plan.notes],
         [f"{plan.largest.name}, called at {plan.largest.called_at}, the largest:"],
-        [str(plan.largest.plan).replace(f"{Path.cwd()}{os.sep}", "")],
+        [installed_as(str(plan.largest.plan)).replace(f"{Path.cwd()}{os.sep}", "")],
     ]
     lines = [line for part in parts for line in [*"\n".join(part).splitlines(), ""] if part]
     return "\n".join(_folded(line, width) for line in lines).rstrip()
@@ -270,7 +271,9 @@ def _script_run(plan: ScriptPlan) -> Iterator[str]:
         yield f"  and {len(plan.reads) - _MOST_ROWS} more lines"
 
 
-def nothing_text(script: Path, devices: int, spec: HardwareSpec, answer: Mapping[str, Any]) -> str:
+def nothing_text(
+    script: Path | str, devices: int, spec: HardwareSpec, answer: Mapping[str, Any]
+) -> str:
     """Why there is no program: the script's own error, or that it called no jitted function."""
     where = f"memory --script {script}"
     if answer["error"]:

@@ -20,11 +20,10 @@ from importlib.resources import files
 from pathlib import Path
 
 from moeprof.errors import CompileError, SelectionError
-from moeprof.specs.hardware import HardwareSpec
+from moeprof.specs.hardware import GPUS_PER_HOST, HardwareSpec
 
 EXPERIMENTAL = ("mi300x", "mi355x")
 """Keys that need AMD's libraries, which no package index has (`require_compiler`)."""
-_GPUS_PER_HOST = 8
 _TARGETS = "targets"
 
 
@@ -61,11 +60,11 @@ def load_target(hardware: HardwareSpec, devices: int) -> Target:
             f"compile for {hardware.key}: its compiler cannot be had without the device; there "
             f"are: {', '.join(target_keys())}. The closed form has the others."
         )
-    per_host = min(devices, _GPUS_PER_HOST)
+    per_host = min(devices, GPUS_PER_HOST)
     if devices < 1 or devices % per_host:
         raise SelectionError(
-            f"compile for {devices} devices: expected 1 to {_GPUS_PER_HOST}, or a multiple of the "
-            f"{_GPUS_PER_HOST} GPUs of a host; choose {max(devices // 8, 1) * 8} or "
+            f"compile for {devices} devices: expected 1 to {GPUS_PER_HOST}, or a multiple of the "
+            f"{GPUS_PER_HOST} GPUs of a host; choose {max(devices // 8, 1) * 8} or "
             f"{(max(devices, 0) // 8 + 1) * 8}."
         )
     text = (files(__name__) / _TARGETS / f"{hardware.key}.txtpb").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.framework import DEFAULT, Framework, framework, that_have
-from moeprof.projector.request.config import Request, with_config
+from moeprof.projector.request.config import HARDWARE, Request, with_config
 from moeprof.projector.request.plan import Told, load_of, plan_of, read_counts, remarks_on
 from moeprof.projector.setting import MegatronOptions, Precision, Setting, usual_of
 from moeprof.specs import DTYPE_BYTES
@@ -22,7 +22,6 @@ from moeprof.specs.sources import load_model
 from moeprof.specs.sources.document import NOT_READ, LoadedModel
 from moeprof.specs.strategy import Strategy, parse_strategy
 
-HARDWARE = "h100_sxm"
 UNKNOWN = "unknown"
 _DEEPEP = "sparse-gmm-deepep"
 
@@ -56,18 +55,30 @@ def wanted(request: Request) -> Wanted:
         SelectionError: something is missing or cannot be; wrong usage.
         SpecError: the model's configuration cannot be read.
     """
-    if request.model is None:
-        raise SelectionError(
-            "memory: expected --model with a name or a file, found none. `moeprof models` lists "
-            "the names; a Hugging Face config.json or a MaxText YAML is read too."
-        )
-    loaded = load_model(request.model)
+    loaded = _loaded(request)
     with as_usage():
         program = framework(request.framework or DEFAULT)
         check_options(vars(request), program)
     filled, configured = with_config(request, loaded, program)
     with as_usage():
         return _wanted(filled, program, loaded, (*notes_on(loaded), *configured))
+
+
+def _loaded(request: Request) -> LoadedModel:
+    """The model that is named, or that a command line of MaxText comes to."""
+    if request.maxtext and request.model is None:
+        from moeprof.specs.sources.maxtext_command import read_maxtext_command
+
+        return read_maxtext_command(request.maxtext)
+    if request.model is not None and request.maxtext:
+        raise SelectionError("memory: expected --model or --maxtext, found both.")
+    if request.model is None:
+        raise SelectionError(
+            "memory: expected --model with a name or a file, found none. `moeprof models` lists "
+            "the names; a Hugging Face config.json or a MaxText YAML is read too, and --maxtext "
+            "takes MaxText's own command line."
+        )
+    return load_model(request.model)
 
 
 def notes_on(loaded: LoadedModel) -> tuple[str, ...]:
@@ -84,7 +95,7 @@ def _wanted(
     plan, of_plan = plan_of(request, program)
     sequence, of_sequence = _sequence(request)
     load, of_load = load_of(request, program, plan, sequence)
-    with _naming_unread(request.model, loaded.notes):
+    with _naming_unread(loaded.origin, loaded.notes):
         program.check_plan(plan, loaded.model, request.devices, load.batch)
         remarks = Told(said=remarks_on(plan, loaded.model, load.batch))
     setting = Setting(

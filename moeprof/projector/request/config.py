@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from moeprof.errors import SpecError
+from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.framework import Framework
 from moeprof.specs import DTYPE_BYTES, check_dtype
+from moeprof.specs.hardware import GPUS_PER_HOST, load_hardware
 from moeprof.specs.remat import OFFLOADING, POLICIES
 from moeprof.specs.sources.document import LoadedModel
 
@@ -32,6 +33,7 @@ class Request:
 
     ``framework``: whose program. ``seq`` may be ``unknown``; ``pdbs`` is a list with commas, or
     ``auto``. ``is_scanned`` and ``has_float32_weight_sum`` are of MaxText's configuration alone.
+    ``maxtext`` is a command line of MaxText in place of a model: its file, then ``key=value``.
     Others are as their options in ``moeprof memory --help``.
     """
 
@@ -73,6 +75,7 @@ class Request:
     maxtext_build: str | None = None
     is_scanned: bool | None = None
     has_float32_weight_sum: bool | None = None
+    maxtext: tuple[str, ...] = ()
 
 
 def with_config(
@@ -86,8 +89,17 @@ def with_config(
         SpecError: a value of the configuration cannot be.
     """
     given = loaded.options
-    found = {**_read(given, loaded.origin), **_axes(given, loaded.origin)}
-    taken, beaten, values = [], [], {}
+    batch = {"per_device_batch_size": None} if loaded.sources else {}  # `_batches` reads it
+    found = _read({**given, **batch}, loaded.origin)
+    if loaded.sources and loaded.model.experts and not request.strategy and "strategy" not in found:
+        raise SelectionError(
+            "memory --maxtext: sparse_matmul False without a capacity_factor: every expert takes "
+            "every token, of which the closed form has no account. --strategy takes another's, "
+            "--compile asks the compiler."
+        )
+    found |= _of_command(loaded, request) if loaded.sources else _axes(given, loaded.origin)
+    taken: dict[str, list[str]] = {}
+    beaten, values = [], {}
     for field, (key, value) in found.items():
         if field in program.lacks:
             beaten.append(f"{key} {given.get(key, value)}: {program.name} has none, left out.")
@@ -97,17 +109,22 @@ def with_config(
             beaten.append(f"{key} is -1, what is left: 1, as --devices says no number.")
         elif asked in (None, ()):
             values[field] = value
-            taken.append(f"{key} {given.get(key, value)}")
+            source = loaded.sources.get(key.split()[0], loaded.origin)
+            if not loaded.sources or field not in _DEGREES or value != 1:
+                taken.setdefault(source, []).append(f"{key} {given.get(key, value)}")
         elif asked != value:
             shown = ",".join(asked) if isinstance(asked, tuple) else asked
             beaten.append(
                 f"--{field.replace('_', '-')} {shown} wins over {key} {given.get(key, value)} of "
                 f"{loaded.origin}."
             )
-    said = [f"From {loaded.origin}: {', '.join(taken)}."] if taken else []
+    said = [f"From {source}: {', '.join(names)}." for source, names in taken.items()]
     filled = replace(request, **values)  # type: ignore[arg-type]
     dropped = (*_not_understood(given, request, loaded.origin), *_chunks(given, filled))
-    return filled, (*said, *beaten, *_left_out(given, loaded.origin), *dropped)
+    unused = () if loaded.sources else _left_out(given, loaded.origin)
+    if loaded.sources and found.get("strategy", ("",))[0] == "megablox" and _is_gpu(request):
+        unused = [_INTERPRETED]
+    return filled, (*said, *beaten, *unused, *dropped)
 
 
 def _read(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, object]]:
@@ -135,6 +152,115 @@ def _axes(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, obje
             degree = -1 if -1 in degrees else math.prod(degrees)
             found[field] = (" × ".join(present), degree)
     return found
+
+
+# A command line of MaxText, whose mesh is of slices: on GPUs each host is one, as JAX reports them.
+
+HARDWARE = "h100_sxm"
+_INTERPRETED = (
+    "megablox True on a GPU: MaxText 0.2.5 interprets its TPU kernel there; the account is of "
+    "grouped products by a kernel. megablox=False is ragged_dot."
+)
+
+
+def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, object]]:
+    """Degrees of the mesh that MaxText makes, and the sequences that each part of a batch has.
+
+    Its batch is per device of all; activations are split over data, fsdp and expert alone, so the
+    devices of another axis share theirs.
+
+    Raises:
+        SelectionError: the degrees do not fit the devices, or split a sequence.
+    """
+    given = loaded.options
+    inside, across = (
+        {key.split("_", 1)[1]: _integer(given[key], f"{loaded.origin}: key {key}") for key in given
+         if key.startswith(f"{level}_")}
+        for level in _LEVELS
+    )  # fmt: skip
+    for field, axis in _DEGREES.items():
+        if getattr(request, field) is not None:
+            inside[f"{axis}_parallelism"] = getattr(request, field)
+            across[f"{axis}_parallelism"] = 1
+    if request.devices is None and -1 in inside.values():
+        (key, *_) = (key for key, degree in inside.items() if degree == -1)
+        raise SelectionError(
+            f"memory --maxtext: ici_{key} is -1, what is left of the devices: give --devices N."
+        )
+    slices = _slices(given, request, across)
+    devices = request.devices or math.prod(inside.values()) * slices
+    _fill("ici", inside, devices // slices, devices, slices)
+    if slices == 1:
+        across = dict.fromkeys(across, 1)  # as MaxText, which does not look at them
+    _fill("dcn", across, slices, devices, slices)
+    degrees = {key: degree * across.get(key, 1) for key, degree in inside.items()}
+    known = {f"{axis}_parallelism": field for field, axis in _DEGREES.items()}
+    others = [f"{key} {n}" for key, n in degrees.items() if n > 1 and key not in known]
+    if others:
+        raise SelectionError(
+            f"memory --maxtext: {', '.join(others)}: the closed form has no such axis; --compile "
+            "has all of them."
+        )
+    found: dict[str, tuple[str, object]] = {
+        known[key]: (f"ici_{key} × dcn_{key}", degree)
+        for key, degree in degrees.items()
+        if key in known
+    }
+    return {**found, **_batches(given, {name: int(str(found[name][1])) for name in found})}
+
+
+def _slices(given: Mapping[str, object], request: Request, across: Mapping[str, int]) -> int:
+    """Slices of the devices: as told, else hosts of GPUs, else what the degrees say."""
+    told = given.get("num_slices")
+    if isinstance(told, int) and told > 0:
+        return told
+    if request.devices is not None and _is_gpu(request):
+        return max(1, request.devices // GPUS_PER_HOST)
+    return math.prod(degree for degree in across.values() if degree > 0)
+
+
+def _is_gpu(request: Request) -> bool:
+    return load_hardware(request.hardware or HARDWARE).vendor != "Google"
+
+
+def _fill(level: str, degrees: dict[str, int], product: int, devices: int, slices: int) -> None:
+    """Give the one that is -1 what is left; all of them multiply to the product."""
+    known = math.prod(degree for degree in degrees.values() if degree > 0)
+    names = [key for key, degree in degrees.items() if degree == -1]
+    is_whole = devices % slices == 0
+    if is_whole and len(names) == 1 and product % known == 0:
+        degrees[names[0]] = product // known
+    elif names or known != product or not is_whole:
+        told = ", ".join(f"{level}_{key} {n}" for key, n in degrees.items() if n != 1) or "all 1"
+        raise SelectionError(
+            f"memory --maxtext: expected {level} degrees that multiply to {product}, of {devices} "
+            f"devices in {slices} slice{'s' if slices > 1 else ''} (on GPUs each host of "
+            f"{GPUS_PER_HOST} is one; num_slices=N says otherwise), found {told}."
+        )
+
+
+def _batches(
+    given: Mapping[str, object], degrees: Mapping[str, int]
+) -> dict[str, tuple[str, object]]:
+    """Sequences of each part of the batch and microbatch, and how many microbatches."""
+    size, stages = given.get("per_device_batch_size"), degrees.get("pp", 1)
+    if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
+        raise SelectionError(
+            f"memory --maxtext: per_device_batch_size: expected a number above 0, found {size!r}."
+        )
+    told = given.get("num_pipeline_microbatches")
+    parts = told if isinstance(told, int) and told > 0 else stages
+    sharing = stages * degrees.get("tp", 1) * degrees.get("cp", 1)
+    each = size * sharing / (parts if stages > 1 else 1)
+    if each != int(each) or each < 1:
+        raise SelectionError(
+            f"memory --maxtext: per_device_batch_size {size:g}: expected whole sequences, found "
+            f"{each:g} for each of data × fsdp × expert (its {sharing} devices share them)."
+        )
+    key = "per_device_batch_size"
+    label = key if each == size else f"{key} {size:g}, so of each data × fsdp × expert"
+    found: dict[str, tuple[str, object]] = {"pdbs": (label, str(int(each)))}
+    return found | ({"microbatches": ("num_pipeline_microbatches", parts)} if stages > 1 else {})
 
 
 def _left_out(given: Mapping[str, object], origin: str) -> list[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from moeprof.errors import SelectionError
 from moeprof.projector.framework import DEFAULT, Framework, framework
 from moeprof.projector.request import (
-    HARDWARE,
     as_usage,
     check_options,
     notes_on,
@@ -15,7 +14,7 @@ from moeprof.projector.request import (
     sentences,
     strategies_of,
 )
-from moeprof.projector.request.config import Request
+from moeprof.projector.request.config import HARDWARE, Request
 from moeprof.projector.request.plan import Told, read_counts
 from moeprof.projector.search.space import Space
 from moeprof.projector.setting import Setting, usual_of

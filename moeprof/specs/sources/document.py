@@ -30,12 +30,14 @@ class LoadedModel:
     ``origin`` is a preset's key or a path. ``notes`` are sentences on what was assumed, taken for
     something, or ignored. ``options`` is what the source says beyond the model, under the source's
     own names (``per_device_batch_size``, ``remat_policy``, ``torch_dtype``, …), unchecked.
+    ``sources`` says of each where it is from, if there are several; empty: all are of ``origin``.
     """
 
     model: ModelSpec
     origin: str
     notes: tuple[str, ...] = ()
     options: dict[str, object] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 MOST_BYTES = 4 * 2**20
@@ -284,6 +286,12 @@ def _may_decide(key: str, value: object) -> bool:
 def _is_on(value: object, rule: KeyRule) -> bool:
     """Whether a value is neither empty nor one that switches the key off."""
     return bool(value) and str(value).lower() not in rule.unless
+
+
+def known_keys(source: str, verdict: str | None = None) -> frozenset[str]:
+    """Keys of which something is known; with a verdict those that have it."""
+    rules = _rules(source).items()
+    return frozenset(key for key, rule in rules if verdict in (None, rule.verdict))
 
 
 _ALWAYS = KeyRule("note", ("none", "null", "false", "default"), "")

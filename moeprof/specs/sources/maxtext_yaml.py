@@ -7,6 +7,7 @@ given, or a ``model_name``.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ RUN_OPTIONS = (
     "num_pipeline_microbatches",
     "attention",
     "mtp_num_layers",
+    "num_slices",
 )
 
 
@@ -96,7 +98,16 @@ def read_maxtext_yaml(path: Path) -> LoadedModel:
         SpecError: it cannot be read, is no YAML mapping, names neither widths nor a model that is
             known, or a value is of another kind.
     """
-    document = _document(path)
+    return read_document(Document(str(path), read_mapping(path)))
+
+
+def read_document(document: Document, is_preset: bool = True) -> LoadedModel:
+    """Read the keys of a MaxText configuration; ``is_preset``: its model_name may be a preset.
+
+    Raises:
+        SpecError: as of `read_maxtext_yaml`.
+    """
+    path = document.path
     options = {
         key: value
         for key, value in document.values.items()
@@ -105,14 +116,14 @@ def read_maxtext_yaml(path: Path) -> LoadedModel:
     refuse_what_decides(document, MAXTEXT)
     document.asked.update(options)
     named = document.text("model_name")
-    key = preset_key(named) if named else None
+    key = preset_key(named) if named and is_preset else None
     if key is not None:
         notes = [f"model_name {named}: the preset {key}"]
         if document.found(_WIDTHS):
             notes.append("the widths in the file are ignored, as model_name wins in MaxText")
         model = replace(load_preset(key), **_dtypes(document, notes))
         tell_the_rest(document, MAXTEXT, notes)
-        return LoadedModel(model, str(path), tuple(notes), options)
+        return LoadedModel(model, path, tuple(notes), options)
     if document.found(_WIDTHS) is None:
         told = f"model_name {named!r}, which is no preset" if named else "neither"
         raise SpecError(
@@ -126,22 +137,45 @@ def read_maxtext_yaml(path: Path) -> LoadedModel:
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
     tell_the_rest(document, MAXTEXT, notes)
-    return LoadedModel(model, str(path), tuple(notes), options)
+    return LoadedModel(model, path, tuple(notes), options)
 
 
-def _document(path: Path) -> Document:
-    text = read_text(path, "a MaxText YAML file")
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML as MaxText reads it: ``1e-6`` is a number."""
+
+
+_EXPONENT = re.compile(r"[-+]?\d[\d_]*(\.[\d_]*)?[eE][-+]?\d+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
+
+
+def parsed(text: str) -> object:
+    """One value, as a file has it behind a key.
+
+    Raises:
+        SpecError: it is no YAML.
+    """
     try:
-        values = yaml.safe_load(text)
-    except RecursionError:
-        raise SpecError(f"{path}: expected a YAML mapping, found one nested too deep.") from None
-    except (yaml.YAMLError, ValueError) as error:
-        reason = one_line(error)[:200]
-        raise SpecError(f"{path}: expected YAML, found damage ({reason}).") from None
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"expected YAML, found damage ({one_line(error)[:200]}).") from None
+
+
+def read_mapping(path: Path) -> dict[str, object]:
+    """The keys and values of a file.
+
+    Raises:
+        SpecError: it cannot be read, or is no mapping.
+    """
+    try:
+        values = parsed(read_text(path, "a MaxText YAML file"))
+    except SpecError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise SpecError(f"{path}: {error}") from None
     if not isinstance(values, dict):
         found = "an empty file" if values is None else f"a {type(values).__name__}"
         raise SpecError(f"{path}: expected a YAML mapping of keys to values, found {found}.")
-    return Document(str(path), {str(key): value for key, value in values.items()})
+    return {str(key): value for key, value in values.items()}
 
 
 def _values(document: Document, notes: list[str]) -> dict[str, Any]:

@@ -1,0 +1,138 @@
+"""`moeprof memory --maxtext`: MaxText's own words, its mesh and its batch; what cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+import moeprof
+from moeprof.cli.memory import COMMANDS, command
+from moeprof.cli.memory.options import arguments_of, take_arguments
+
+CONFIGS = Path(__file__).parents[2] / "data" / "maxtext_configs"
+RUN = CONFIGS / "run.yml"
+DENSE = ("sparse_matmul=False", "capacity_factor=1.25")
+SLICES = ("dcn_fsdp_parallelism=-1", "dcn_data_parallelism=1")
+
+
+@pytest.fixture
+def projected(memory):
+    """The command's JSON document."""
+
+    def call(*arguments: object):
+        code, out, err = memory("--json", *arguments)
+        assert code == 0, err
+        return json.loads(out)
+
+    return call
+
+
+def test_words_stand_behind_the_file_between_options_and_after_two_dashes(projected):
+    found = projected("--maxtext", RUN, "max_target_length=256", "--devices", 8, DENSE[0],
+                      "--", DENSE[1])  # fmt: skip
+    inputs = found["inputs"]
+    assert (inputs["sequence"], inputs["devices"], inputs["framework"]) == (256, 8, "maxtext")
+    assert inputs["plan"]["fsdp"] == 8
+    assert [(row["strategy"], row["pdbs"]) for row in found["rows"]] == [("dense-cf1.25", 3)]
+    assert inputs["precision"]["weights"] == "bfloat16"
+
+
+def test_each_value_is_said_with_its_source(projected):
+    said = "\n".join(projected("--maxtext", RUN, *DENSE, "--devices", 8)["said"])
+    assert f"From {RUN}: max_target_length 512, weight_dtype bfloat16, per_device_batch" in said
+    assert f"From {CONFIGS / 'base.yml'}: gradient_accumulation_steps 1, remat_policy full" in said
+    assert "From the command line: capacity_factor 1.25." in said
+    assert "ici_fsdp_parallelism × dcn_fsdp_parallelism 8" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "devices", "data", "fsdp", "expert"),
+    [
+        ((), 8, 1, 8, 1),  # one host is one slice, where dcn degrees are not looked at
+        ((), 64, 8, 8, 1),  # eight hosts are eight slices: dcn_data_parallelism is -1
+        (SLICES, 64, 1, 64, 1),
+        ((*SLICES, "ici_expert_parallelism=8", "ici_fsdp_parallelism=1"), 64, 1, 8, 8),
+        (("num_slices=1", "ici_expert_parallelism=8"), 64, 1, 8, 8),
+        (("num_slices=2",), 64, 2, 32, 1),
+    ],
+)
+def test_degrees_are_filled_as_maxtext_fills_them(projected, words, devices, data, fsdp, expert):
+    plan = projected("--maxtext", RUN, *DENSE, *words, "--devices", devices)["inputs"]["plan"]
+    assert (plan["data"], plan["fsdp"], plan["expert"]) == (data, fsdp, expert)
+
+
+def test_the_number_of_devices_follows_from_degrees_that_are_all_said(projected):
+    words = ("ici_fsdp_parallelism=4", "dcn_data_parallelism=3")
+    inputs = projected("--maxtext", RUN, *DENSE, *words)["inputs"]
+    assert inputs["devices"] == 12
+
+
+@pytest.mark.parametrize(
+    ("words", "pdbs"),
+    [
+        (("ici_tensor_parallelism=2",), 6),  # 8 devices × 3 over FSDP 4
+        (("ici_tensor_parallelism=2", "per_device_batch_size=0.5"), 1),
+        (("ici_pipeline_parallelism=2", "num_pipeline_microbatches=2"), 3),
+        (("ici_pipeline_parallelism=2", "num_pipeline_microbatches=6"), 1),
+    ],
+)
+def test_devices_of_other_axes_share_their_sequences(projected, words, pdbs):
+    found = projected("--maxtext", RUN, *DENSE, *words, "--devices", 8)
+    assert {row["pdbs"] for row in found["rows"]} == {pdbs}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((RUN,), "ici_fsdp_parallelism is -1, what is left of the devices: give --devices N."),
+        ((RUN, "sparse_matmul=False", "--devices", 8), "every expert takes every token"),
+        ((RUN, "--devices", 8, "--model", "deepseek_v3"), "found both"),
+        ((RUN, "--devices", 8, "--script", "x.py"), "found --script and --maxtext"),
+        ((RUN, "--devices", 8, "word"), "expected key=value, found 'word'"),
+        ((RUN, *DENSE, "ici_fsdp_parallelism=4", "--devices", 8), "that multiply to 8, of 8"),
+        ((RUN, *DENSE, "ici_sequence_parallelism=2", "--devices", 8), "has no such axis"),
+        ((RUN, *DENSE, "per_device_batch_size=0.5", "--devices", 8), "expected whole sequences"),
+        ((RUN, *DENSE, "per_device_batch_size=-1", "--devices", 8), "a number above 0, found -1"),
+        ((RUN, *DENSE, "num_slices=3", "--devices", 8), "of 8 devices in 3 slices"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_wrong_usage(memory, arguments, said):
+    code, out, err = memory("--maxtext", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_python_takes_the_same_words():
+    found = moeprof.memory(maxtext=[str(RUN), *DENSE], devices=8)
+    assert found.shown == ("dense-cf1.25", 3)
+    assert "From the command line: capacity_factor 1.25." in found.notes
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "words"),
+    [
+        (
+            ["--script", "-m", "pkg.train", "--devices", "8", "--", "--lr", "1"],
+            ["--script", "-m pkg.train", "--devices", "8"],
+            ("--lr", "1"),
+        ),
+        (
+            ["--maxtext", "run.yml", "a=1", "--json", "b=2", "--html", "c=3.html"],
+            ["--maxtext", "run.yml", "--json", "--html", "c=3.html"],
+            ("a=1", "b=2"),
+        ),
+        (
+            ["--maxtext=run.yml", "--strategy", "sparse-gmm", "dense", "a=1", "--", "b=2"],
+            ["--maxtext=run.yml", "--strategy", "sparse-gmm", "dense"],
+            ("a=1", "b=2"),
+        ),
+    ],
+)
+def test_arguments_are_of_moeprof_or_of_the_program(given, own, words):
+    context = click.Context(command)
+    assert take_arguments(context, given, COMMANDS) == own
+    assert arguments_of(context) == words
