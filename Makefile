@@ -143,6 +143,9 @@ $(MAXTEXT)/.installed: pyproject.toml tests/clients/maxtext.txt $(NATIVE)
 	  "scikit-build-core>=0.11" cmake ninja scipy-openblas32
 	$(MAXTEXT)/bin/python -m pip install -q --no-build-isolation \
 	  --config-settings=build-dir=build/maxtext --editable ".[jax]"
+	$(MAXTEXT)/bin/python -m pip install -q --no-deps --upgrade --target $(MAXTEXT)/cuda-plugin \
+	  $$($(MAXTEXT)/bin/python -c "from importlib.metadata import version; \
+	    from moeprof.projector.compiled import packages; print(*packages('cuda', version('jaxlib')))")
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test

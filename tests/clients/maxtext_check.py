@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from gpu.machine import gpu_machine
 from machine import machine
+from maxtext_plans import compared_arguments, compared_words
 from maxtext_training import (
     COUNTS,
     KERNELS,
@@ -284,11 +285,26 @@ def routing(place: Place) -> Verdict:
     return verdict
 
 
+def words(place: Place) -> Verdict:
+    """A command line of MaxText, read by moeprof and by MaxText: the same values and refusals."""
+    return Verdict(*compared_words(place))
+
+
+def planned(place: Place) -> Verdict:
+    """`memory --from` a capture: arguments by XLA for 8 H100 are those of the run, to the byte."""
+    run = place.work / "capacity" / "run"
+    if not run.exists():
+        Training(place, "capacity", capacity_options(place)).end()
+    return Verdict(*compared_arguments(place, run))
+
+
 CASES: dict[str, Callable[[Place], Verdict]] = {
     "capacity": capacity,
     "warm-cache": warm_cache,
     "ragged-dot": ragged_dot,
     "compare": compare,
+    "planned": planned,
+    "words": words,
     "own-profiler": own_profiler,
     "bad-config": bad_config,
     "sigterm-before": lambda place: is_terminated(place, "before"),
@@ -300,7 +316,7 @@ CASES: dict[str, Callable[[Place], Verdict]] = {
 }
 NEED_MORE_DEVICES = ("two-processes",)
 CHAINS = (
-    ("capacity", "warm-cache", "ragged-dot", "compare"),
+    ("capacity", "warm-cache", "ragged-dot", "compare", "planned"),
     ("sigterm-before", "sigterm-in", "sigterm-after"),
 )
 """Cases that look at what those before them wrote; any two others may run at a time."""

@@ -72,6 +72,9 @@ def test_words_change_a_model_only_where_override_is_on():
     assert read(RUN, "base_emb_dim=512").values["base_emb_dim"] == 512
     found = read(RUN, "base_emb_dim=64", "override_model_config=True")
     assert (found.values["base_emb_dim"], found.values["num_experts"]) == (64, 8)
+    loaded = read_maxtext_command((RUN, "base_emb_dim=64", "override_model_config=True"), {})
+    assert loaded.model.hidden == 64
+    assert not [note for note in loaded.notes if "override_model_config" in note]
 
 
 def test_a_variable_is_above_all_and_twice_is_refused():

@@ -87,7 +87,8 @@ def read_maxtext_command(
         SpecError: a file cannot be read, or names no model that is known.
     """
     found = configuration(words, environ, installed)
-    document = Document(found.path, found.values)
+    values = {key: value for key, value in found.values.items() if key != OVERRIDE}  # merged
+    document = Document(found.path, values)
     loaded = read_document(document, is_preset=found.is_preset)
     options = {key: value for key, value in loaded.options.items() if value is not None}
     sources = {key: found.sources[key] for key in options}
