@@ -80,15 +80,17 @@ def planned_program(
         if name not in _TAKEN
         and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     ]
+    named = next(n for n in ("script", "maxtext", "recorded") if ctx.params[n] is not None)
+    option = f"memory {_option(ctx, named)}"
     if given:
         raise SelectionError(
-            f"memory --script: expected --devices, --hardware, --mem-fraction, --programs, "
-            f"--seconds or --json beside it, found {', '.join(_option(ctx, n) for n in given)}. "
-            "Arguments of the script stand after --."
+            f"{option}: expected --devices, --hardware, --mem-fraction, --programs, --seconds or "
+            f"--json beside it, found {', '.join(_option(ctx, n) for n in given)}. What the "
+            "program itself is given stands after --."
         )
     devices = ctx.params["devices"] or program.devices
     if devices is None:
-        raise SelectionError("memory --script: expected --devices N, found none.")
+        raise SelectionError(f"{option}: expected --devices N, found none.")
     from moeprof.projector.any_step.command import plan_maxtext
     from moeprof.projector.any_step.script import plan_script
     from moeprof.projector.any_step.words import described_script

@@ -13,12 +13,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moeprof.errors import CompileError, SelectionError
-from moeprof.projector.any_step.script import ScriptPlan, plan_script
 from moeprof.specs.hardware import hardware_of
 from moeprof.specs.sources.maxtext_command import Configuration, configuration, installed_maxtext
+
+if TYPE_CHECKING:
+    from moeprof.projector.any_step.script import ScriptPlan
 
 MAXTEXT_MODULE = "maxtext.trainers.pre_train.train"
 _MAXTEXT_FILES = ("maxtext/trainers/pre_train/train.py", "MaxText/train.py")
@@ -142,6 +144,8 @@ def plan_maxtext(
         SelectionError: a word is none of MaxText's, or as of `plan_script`.
         SpecError: a file of MaxText's cannot be read.
     """
+    from moeprof.projector.any_step.script import plan_script  # the closed form needs none of it
+
     found = configuration(words)
     if installed_maxtext() is None:
         raise CompileError(
