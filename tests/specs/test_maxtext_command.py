@@ -121,6 +121,14 @@ def test_a_key_of_the_installed_maxtext_alone_is_known(installed):
         read(RUN, "stepz=3", installed=installed)
 
 
+def test_without_maxtexts_list_of_keys_only_what_looks_like_a_known_one_is_refused():
+    assert (
+        "not checked, as MaxText's list of keys is not here: lora" in read(RUN, "lora=3").notes[0]
+    )
+    with pytest.raises(SelectionError, match="Is per_device_batch_size meant"):
+        read(RUN, "per_device_batchsize=3")
+
+
 def test_files_of_the_installed_maxtext_are_found_by_name(tmp_path, installed, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for text in ("base.yml", "src/maxtext/configs/base.yml"):

@@ -74,10 +74,13 @@ def planned_program(
     Raises:
         SelectionError: other options stand beside it, or the number of devices does not.
     """
+    is_maxtext = ctx.params["script"] is None and bool(program.maxtext)
+    is_searched = is_maxtext and ctx.params["pdbs"] == "auto"
     given = [
         name
         for name in ctx.params
         if name not in _TAKEN
+        and not (name == "pdbs" and is_searched)
         and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     ]
     named = next(n for n in ("script", "maxtext", "recorded") if ctx.params[n] is not None)
@@ -85,13 +88,13 @@ def planned_program(
     if given:
         raise SelectionError(
             f"{option}: expected --devices, --hardware, --mem-fraction, --programs, --seconds or "
-            f"--json beside it, found {', '.join(_option(ctx, n) for n in given)}. What the "
-            "program itself is given stands after --."
+            f"--json beside it, found {', '.join(_option(ctx, n) for n in given)}. Arguments "
+            "of the program stand after --."
         )
     devices = ctx.params["devices"] or program.devices
     if devices is None:
         raise SelectionError(f"{option}: expected --devices N, found none.")
-    from moeprof.projector.any_step.command import plan_maxtext
+    from moeprof.projector.any_step.command import plan_largest_batch, plan_maxtext
     from moeprof.projector.any_step.script import plan_script
     from moeprof.projector.any_step.words import described_script
 
@@ -102,15 +105,37 @@ def planned_program(
         "devices": devices,
         "mem_fraction": ctx.params["mem_fraction"],
     }
-    if ctx.params["script"] is None and program.maxtext:
-        found = plan_maxtext(program.maxtext, **options)
-    else:
-        words, is_module = program.arguments, program.is_module
+    tried: tuple[tuple[int, str], ...] = ()
+    words, is_module = program.arguments, program.is_module
+    if not is_maxtext:
         found = plan_script(program.target, words, is_module=is_module, **options)
-    if ctx.params["as_json"]:
-        click.echo(json.dumps(found.document(), indent=1, allow_nan=False))
+    elif is_searched:
+        start = _largest_by_closed_form(program.maxtext, options)
+        found, tried = plan_largest_batch(program.maxtext, start, **options)
     else:
-        click.echo(described_script(found, shutil.get_terminal_size((80, 24)).columns))
+        found = plan_maxtext(program.maxtext, **options)
+    if ctx.params["as_json"]:
+        rows = [{"per_device_batch_size": size, "verdict": verdict} for size, verdict in tried]
+        document = found.document() | ({"tried": rows} if tried else {})
+        click.echo(json.dumps(document, indent=1, allow_nan=False))
+        return
+    if tried:
+        sizes = ", ".join(f"{size} {verdict}" for size, verdict in tried)
+        click.echo(f"per_device_batch_size, compiled one by one: {sizes}\n")
+    click.echo(described_script(found, shutil.get_terminal_size((80, 24)).columns))
+
+
+def _largest_by_closed_form(words: tuple[str, ...], options: dict[str, Any]) -> int:
+    """Where the search by the compiler begins: the largest batch per device of the closed form."""
+    from moeprof.projector.answer import answer
+    from moeprof.projector.request import as_usage, wanted
+    from moeprof.projector.request.config import Request
+
+    said = {name: options[name] for name in ("hardware", "devices", "mem_fraction")}
+    request = Request(maxtext=words, pdbs="auto", **said)
+    with as_usage():
+        setting = answer(wanted(request)).shown.breakdown.setting
+    return max(1, (setting.pdbs or 1) // (setting.plan.tensor * setting.plan.context))
 
 
 def _option(ctx: click.Context, name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,10 +170,59 @@ def plan_maxtext(
     return replace(plan, notes=(*maxtext_notes(found, changed), *plan.notes))
 
 
+_MOST_TRIES = 6
+_PER_DEVICE = "per_device_batch_size"
+
+
+def plan_largest_batch(
+    words: Sequence[str], start: int, **options: Any
+) -> tuple[ScriptPlan, tuple[tuple[int, str], ...]]:
+    """The plan of the largest ``per_device_batch_size`` that fits, and all sizes that were tried.
+
+    Args:
+        words: as of `plan_maxtext`.
+        start: the first that is tried, as the closed form has it.
+        options: of `plan_maxtext`.
+
+    Returns:
+        The plan, of the smallest that was tried where none fits, and (size, verdict) in order.
+
+    Raises:
+        As `plan_maxtext`.
+    """
+    plans: dict[int, ScriptPlan] = {}
+
+    def verdict(size: int) -> str:
+        plans[size] = plan_maxtext([*words, f"{_PER_DEVICE}={size}"], **options)
+        return plans[size].verdict
+
+    tried = tuple(tried_sizes(start, verdict))
+    largest = max((size for size, found in tried if found == "fits"), default=min(plans))
+    return plans[largest], tried
+
+
+def tried_sizes(start: int, verdict: Callable[[int], str]) -> Iterator[tuple[int, str]]:
+    """Sizes until the largest whose verdict is ``fits`` is known, or six were tried.
+
+    Larger ones do not fit where one does not: upwards by a quarter, then the middle between.
+    """
+    fits, fails, size = 0, 0, start
+    for _ in range(_MOST_TRIES):
+        found = verdict(size)
+        yield size, found
+        if found == "fits":
+            fits = size
+        else:
+            fails = size
+        if fails - fits == 1:
+            return
+        size = (fits + fails) // 2 if fails else max(size + 1, size * 5 // 4)
+
+
 def words_to_plan(found: Configuration) -> dict[str, object]:
     """Words that are added behind the user's: what MaxText would do beside training is off."""
     values = found.values
-    changed = {key: value for key, value in _QUIET.items() if values.get(key) != value}
+    changed = {key: new for key, new in _QUIET.items() if key in values and values[key] != new}
     if not values.get("run_name"):
         changed["run_name"] = "plan"
     if values.get("hardware") not in _GPU:
@@ -201,9 +250,12 @@ def maxtext_notes(found: Configuration, changed: Mapping[str, object]) -> Iterat
     elif attention == _WHOLE_SCORES:
         yield "attention=dot_product: every score lies in memory, here as in a run"
     else:
-        yield f"attention={attention}: on GPUs a Pallas kernel by Triton, here as in a run"
+        yield (
+            f"attention={attention}: on GPUs a Pallas kernel by Triton (autoselected below 128 "
+            "tokens: whole scores), here as in a run"
+        )
     for key in _TELLING:
         if key in changed and found.values.get(key):
             new = changed[key] or "left out"
             yield f"{key} {found.values[key]}: {new} here, of the same shapes"
-    yield "not run: checkpoints, logs of metrics, profiles, restoring"
+    yield "not run: restoring, evaluation, checkpoints, logs of metrics, profiles"

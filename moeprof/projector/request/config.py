@@ -210,10 +210,10 @@ def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, o
 
 
 def _slices(given: Mapping[str, object], request: Request, across: Mapping[str, int]) -> int:
-    """Slices of the devices: as told, else hosts of GPUs, else what the degrees say."""
-    told = given.get("num_slices")
-    if isinstance(told, int) and told > 0:
-        return told
+    """Slices of the devices: as given, else hosts of GPUs, else what the degrees say."""
+    number = given.get("num_slices")
+    if isinstance(number, int) and number > 0:
+        return number
     if request.devices is not None and _is_gpu(request):
         return max(1, request.devices // GPUS_PER_HOST)
     return math.prod(degree for degree in across.values() if degree > 0)
@@ -231,11 +231,11 @@ def _fill(level: str, degrees: dict[str, int], product: int, devices: int, slice
     if is_whole and len(names) == 1 and product % known == 0:
         degrees[names[0]] = product // known
     elif names or known != product or not is_whole:
-        told = ", ".join(f"{level}_{key} {n}" for key, n in degrees.items() if n != 1) or "all 1"
+        found = ", ".join(f"{level}_{key} {n}" for key, n in degrees.items() if n != 1) or "all 1"
         raise SelectionError(
             f"memory --maxtext: expected {level} degrees that multiply to {product}, of {devices} "
             f"devices in {slices} slice{'s' if slices > 1 else ''} (on GPUs each host of "
-            f"{GPUS_PER_HOST} is one; num_slices=N says otherwise), found {told}."
+            f"{GPUS_PER_HOST} is one; num_slices=N says otherwise), found {found}."
         )
 
 
@@ -248,8 +248,8 @@ def _batches(
         raise SelectionError(
             f"memory --maxtext: per_device_batch_size: expected a number above 0, found {size!r}."
         )
-    told = given.get("num_pipeline_microbatches")
-    parts = told if isinstance(told, int) and told > 0 else stages
+    number = given.get("num_pipeline_microbatches")
+    parts = number if isinstance(number, int) and number > 0 else stages
     sharing = stages * degrees.get("tp", 1) * degrees.get("cp", 1)
     each = size * sharing / (parts if stages > 1 else 1)
     if each != int(each) or each < 1:

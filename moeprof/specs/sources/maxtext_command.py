@@ -33,7 +33,7 @@ COMMAND_LINE = "the command line"
 _ENVIRONMENT = "M_"
 _MOST_FILES = 20
 _WHOLE_BASE = "logical_axis_rules"
-"""A key that every base.yml of MaxText has: a file with it has all keys that there are."""
+"""A key that every base.yml of MaxText has: a file with it has all keys that a projection reads."""
 _SOURCE = "src/maxtext/configs/"
 _SHORTEST_FLASH = 128
 """Tokens from which on MaxText's ``attention=autoselected`` is a flash kernel."""
@@ -295,24 +295,24 @@ def _without_model(
 def _check_keys(
     asked: Mapping[str, object], lower: frozenset[str], installed: Installed | None
 ) -> list[str]:
-    """Refuse keys that MaxText has none of; a note where its list of keys is not at hand.
+    """Refuse keys that MaxText has none of.
 
-    ``lower`` are those of the lowest file, which is trusted, and of the model's.
+    ``lower`` are those of the lowest file, which is trusted, and of the model's. Where MaxText's
+    own list is not at hand those that look like a known one are refused, others are noted.
     """
     known = {*known_keys(MAXTEXT), *default_values(), *lower, MODEL, OVERRIDE, BASE}
     unknown = [key for key in asked if key.split(".")[0] not in known]
     if unknown and installed is not None:
         known |= set(_fields(installed.types))
         unknown = [key for key in unknown if key.split(".")[0] not in known]
-    if not unknown:
-        return []
-    if installed is None and _WHOLE_BASE not in lower:
-        return [f"not checked, as MaxText's list of keys is not here: {', '.join(unknown[:12])}"]
-    near = difflib.get_close_matches(unknown[0], known, 1)
-    raise SelectionError(
-        f"memory --maxtext: expected keys of MaxText, found {', '.join(unknown)}."
-        + (f" Is {near[0]} meant?" if near else "")
-    )
+    near = difflib.get_close_matches(unknown[0], known, 1, 0.8) if unknown else []
+    if unknown and (near or installed is not None):
+        raise SelectionError(
+            f"memory --maxtext: expected keys of MaxText, found {', '.join(unknown)}."
+            + (f" Is {near[0]} meant?" if near else "")
+        )
+    names = ", ".join(unknown[:12])
+    return [f"not checked, as MaxText's list of keys is not here: {names}"] if unknown else []
 
 
 def _fields(types: Path) -> Iterator[str]:

@@ -14,6 +14,7 @@ from moeprof.projector.any_step.command import (
     maxtext_notes,
     plan_maxtext,
     recorded_command,
+    tried_sizes,
     words_to_plan,
 )
 from moeprof.projector.any_step.script import run_script
@@ -116,3 +117,19 @@ def test_without_maxtext_there_is_one_line_on_what_to_install():
         CompileError, match=r"expected MaxText in the environment of .*, found none"
     ):
         plan_maxtext((RUN,), devices=8)
+
+
+@pytest.mark.parametrize(
+    ("start", "largest", "tried"),
+    [
+        (16, 16, [16, 20, 18, 17]),
+        (16, 5, [16, 8, 4, 6, 5]),
+        (16, 0, [16, 8, 4, 2, 1]),
+        (1, 2, [1, 2, 3]),
+        (64, 1000, [64, 80, 100, 125, 156, 195]),
+    ],
+)
+def test_batches_are_tried_until_the_largest_that_fits_is_known(start, largest, tried):
+    found = list(tried_sizes(start, lambda size: "fits" if size <= largest else "oom"))
+    assert [size for size, _ in found] == tried
+    assert all((verdict == "fits") == (size <= largest) for size, verdict in found)
