@@ -24,7 +24,7 @@ from gpu_page.kernels import (
     grouped_gemm_check,
     sanitizers,
 )
-from gpu_page.training import captured_steps, convergence, imbalance, plans, strategies
+from gpu_page.training import captured_steps, convergence, imbalance, plans, strategies, whole_runs
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 INTRODUCTION = """\
@@ -46,6 +46,8 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu_imbalance.json": imbalance,
     "gpu_steps.json": captured_steps,
     "gpu_plans.json": plans,
+    "gpu_whole_runs.json": whole_runs,
+    "gpu_whole_runs_two.json": whole_runs,
     "gpu_convergence.json": convergence,
     "gpu_sanitize.json": sanitizers,
 }

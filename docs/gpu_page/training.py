@@ -327,3 +327,38 @@ def _planned(planned: int, measured: int | None, error: float | None) -> list[st
         ran,
         "–" if error is None else f"{100 * error:+.1f} %".replace("-", "−"),
     ]
+
+
+def whole_runs(document: dict[str, Any]) -> str:
+    """What `moeprof memory` said of whole commands before they ran, and what they took."""
+    rows, reasons = [], {}
+    for name, row in document["cases"].items():
+        if "compared" not in row:
+            reasons[name] = row.get("failed") or row["skipped"]
+            continue
+        plan, run, found = row["plan"], row["run"], row["compared"]
+        equal = "" if found["arguments_are_equal"] else " ≠"
+        rows.append(
+            [
+                name,
+                plan["program"],
+                f"{plan['argument_bytes'] / GIB:.2f}{equal}",
+                *_planned_range(plan["range_bytes"], run["peak_bytes"], found["beyond_range"]),
+                f"{plan['took_s']:.0f} s",
+            ]
+        )
+    count = document["devices"]
+    where = "one GPU" if count == 1 else f"{count} GPUs"
+    return "\n\n".join(
+        [
+            f"## Whole commands beside their plans, on {where}",
+            f"`moeprof memory --script` and `--maxtext … --compile` for {count} × "
+            f"{document['hardware']}, and the same command under `moeprof capture`, by "
+            "`benchmarks/gpu/whole_runs.py`: scripts in plain JAX and Flax's nnx, MaxText 0.2.5. "
+            "Sizes are GiB of the fullest device. Arguments of the largest program are equal to "
+            "the byte where no ≠ says otherwise; the peak is the allocator's of the whole process, "
+            "and ran so far beyond the planned range. " + measured_on(document["machine"]),
+            table(["command", "program", "arguments", "peak", "ran", "beyond", "planned in"], rows),
+            *failures(reasons),
+        ]
+    )

@@ -271,3 +271,18 @@ def test_steps_stand_beside_their_plans(writer, tmp_path):
     assert figures in page
     assert "- nnx: flax is not installed" in page
     assert "- plain: no rate is known of x" in page
+
+
+def test_whole_commands_stand_beside_their_plans(writer, tmp_path):
+    gib = 2**30
+    plan = {"argument_bytes": gib, "range_bytes": [4 * gib, 5 * gib], "program": "step"}
+    plan |= {"took_s": 41.4}
+    compared = {"arguments_are_equal": True, "beyond_range": 0.2}
+    cases = {"plain": {"plan": plan, "run": {"peak_bytes": 6 * gib}, "compared": compared}}
+    cases |= {"nnx": {"failed": "run: no result within 150 s"}}
+    document = {"machine": MACHINE, "hardware": "h200_sxm", "devices": 2, "cases": cases}
+    (tmp_path / "gpu_whole_runs_two.json").write_text(json.dumps(document))
+    page = writer.page(tmp_path)
+    assert "## Whole commands beside their plans, on 2 GPUs" in page
+    assert "| plain | step | 1.00 | 4.00 to 5.00 | 6.00 | 20.0 % | 41 s |" in page
+    assert "- nnx: run: no result within 150 s" in page

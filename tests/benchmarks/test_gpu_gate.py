@@ -26,6 +26,7 @@ ONE = (
     "stress",
     "steps",
     "plans",
+    "whole",
 )
 TWO = ("processes", "exchange", "native", "exchange_processes", "ab", "capture")
 

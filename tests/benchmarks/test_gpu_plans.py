@@ -73,3 +73,23 @@ def test_what_failed_or_was_left_out_is_said(plans, monkeypatch):
     steps = sys.modules["gpu.plans_steps"]
     monkeypatch.setattr(steps.importlib.util, "find_spec", lambda name: None)
     assert [steps.why_absent(name) for name in ("nnx", "plain")] == ["flax is not installed", ""]
+
+
+def test_a_whole_run_is_compared_with_the_range_of_its_plan(program):
+    runs = program("gpu.whole_runs")
+    plan = {"program": "train_step", "argument_bytes": 10, "temp_bytes": 90}
+    plan |= {"range_bytes": [100, 120]}
+    run = {"program": "jit_train_step", "argument_bytes": 10, "temp_bytes": 100, "peak_bytes": 125}
+    found = runs.compared(plan, run)
+    assert found == {
+        "is_same_program": True,
+        "arguments_are_equal": True,
+        "temp_error": -0.1,
+        "beyond_range": 0.04,  # 5 of 125
+        "most_error": -0.04,
+    }
+    assert runs.compared(plan, {**run, "peak_bytes": 110})["beyond_range"] == 0
+    assert runs.compared(plan, {**run, "peak_bytes": None})["beyond_range"] is None
+    case = runs.made("plain", 2)
+    assert case.planning[:3] == ("--script", "examples/third_party_moe.py", "--")
+    assert case.planning[3:] == case.running[1:]
