@@ -26,9 +26,9 @@
 #   naming       unseen programs: is their time named right (--rules COMMIT)   90 s     580 s
 #
 # build needs no GPU; test, products, gemm, ab-one-gpu, convergence, sanitize, stress, steps, plans,
-# whole, naming, fallback and routing need one, the others two. Where a name is no part's or a part has too
-# few GPUs, nothing begins: status 2. What they took was seen on a machine with two H200s. A part
-# that fails or runs past its limit is named at the end and does not stop the others; the exit
+# whole, naming, fallback and routing need one, the others two. Where a name is no part's or a part
+# has too few GPUs, nothing begins: status 2. What they took was seen on a machine with two H200s. A
+# part that fails or runs past its limit is named at the end and does not stop the others; the exit
 # status is the number of those. LIMIT_S, if set, bounds all parts together, in whole seconds. A
 # signal that ends this script ends what it started. PYTHON names the Python, which needs jax with
 # its CUDA plugin and optax, and torch for its figures.
