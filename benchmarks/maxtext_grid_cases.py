@@ -263,19 +263,23 @@ def error_rows(results: Path = RESULT) -> list[dict[str, Any]]:
     ]
 
 
+def projected_arena(case: Case) -> int:
+    """Bytes of the closed form's arena, with what the stand-in for attention holds."""
+    # Two arrays of a block's scores in float32 and one in bfloat16.
+    block = 10 * case.pdbs * case.setting.model.heads * BLOCK * case.sequence
+    return max(
+        int(peak.size_bytes or 0) + block * (peak.name == "backward of attention")
+        for peak in project(case.setting).worst.peaks
+    )
+
+
 def _errors(case: Case, row: dict[str, Any]) -> dict[str, Any]:
     """Of the arena, and of arena and arguments.
 
     ``beyond`` is how far the arena lies outside of both that XLA plans, with its own products and
     with those of libraries: a run has some of each.
     """
-    plan = project(case.setting)
-    # Two arrays of a block's scores in float32 and one in bfloat16.
-    block = 10 * case.pdbs * case.setting.model.heads * BLOCK * case.sequence
-    temp = max(
-        (peak.size_bytes or 0) + block * (peak.name == "backward of attention")
-        for peak in plan.worst.peaks
-    )
+    plan, temp = project(case.setting), projected_arena(case)
     least, most = sorted((row["temp_bytes"], row["library_temp_bytes"]))
     planned = row["temp_bytes"] + row["argument_bytes"]
     return {

@@ -14,13 +14,16 @@ import itertools
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from error_bands import Error, Key, band_of, key_of_published, of_published
 from published_rows import Family, read_published
 from published_score import FamilyScore, Score, as_json, score_all, score_family, summary
 
-from moeprof.projector.setting import Counts
+from moeprof.projector.framework import NOT_MEASURED, ErrorBand
+from moeprof.projector.memory import project
+from moeprof.projector.setting import Counts, Setting
 
 RESULT = Path(__file__).parent / "results" / "memory_published.json"
 CANDIDATES = tuple(
@@ -43,6 +46,7 @@ def measure(families: Sequence[Family]) -> dict[str, object]:
             for f, line in zip(families, lines, strict=True)
         ],
         "left_out": left_out(families),
+        "left_out_bands": left_out_bands(families),
         "rows": [as_json(score) for score in scores],
     }
 
@@ -59,6 +63,11 @@ def overall(scores: Sequence[Score]) -> dict[str, object]:
         s.static_error for s in scores if s.static_error is not None and not s.is_static_input
     ]
     verdicts = [s.verdict_right for s in scores if s.verdict_right is not None]
+    decisive = [
+        s.verdict_right
+        for s in scores
+        if s.verdict_right is not None and s.projected_verdict != "borderline"
+    ]
     return {
         "rows": len(scores),
         "not_projected": sum(s.unknown is not None for s in scores),
@@ -71,6 +80,9 @@ def overall(scores: Sequence[Score]) -> dict[str, object]:
         "verdicts": len(verdicts),
         "verdicts_right": sum(verdicts),
         "verdicts_borderline": sum(s.projected_verdict == "borderline" for s in scores),
+        "verdicts_decisive": len(decisive),
+        "decisive_right": sum(decisive),
+        "upper_bounds": sum(s.is_bound for s in scores),
     }
 
 
@@ -91,6 +103,35 @@ def left_out(families: Sequence[Family]) -> list[dict[str, object]]:
         line = summary(family, score_family(family, best))
         out.append({**as_json(line), "counts": vars(best), "as_shipped": best == Counts()})
     return out
+
+
+def left_out_bands(families: Sequence[Family]) -> list[dict[str, object]]:
+    """Verdicts of each family with the band that the other families alone measured."""
+    out = []
+    for family in families:
+        by_line: dict[Key, list[Error]] = {}
+        for key, error in of_published([f for f in families if f is not family]):
+            by_line.setdefault(key, []).append(error)
+        found = []
+        for row in family.rows:
+            if row.unknown or row.metric == "against base" or "verdict" not in row.values:
+                continue
+            band = _band(row.setting(), by_line)
+            found.append((row.values["verdict"], project(row.setting()).verdict_within(band)))
+        if found:
+            decisive = [wanted == verdict for wanted, verdict in found if verdict != "borderline"]
+            counts = {"verdicts": len(found), "decisive": len(decisive), "right": sum(decisive)}
+            out.append({"family": family.name, **counts})
+    return out
+
+
+def _band(setting: Setting, by_line: Mapping[Key, Sequence[Error]]) -> ErrorBand:
+    """The band of a setting's account; that of its own where no family measured it at all."""
+    shipped, key = setting.program.error_band(setting), key_of_published(setting)
+    if not shipped.plans:
+        return shipped
+    errors = by_line.get(key, ())
+    return band_of(errors, *key[6:]) if errors else ErrorBand(NOT_MEASURED, shipped.of)
 
 
 def table(scores: Sequence[Score], lines: Sequence[FamilyScore]) -> str:

@@ -25,8 +25,9 @@ class Score:
 
     ``static_error`` is that of weights, gradients and optimizer where they were published too;
     with ``is_static_input`` the number of devices was inferred from just that.
-    ``verdict_right`` is None where no verdict is published; a borderline projection is right either
-    way, as it says that 5 % decide.
+    ``is_bound``: an arena that failed, below what is projected; XLA made it that small to get near
+    its budget, so that the step's own size is not known. ``verdict_right`` is None where no verdict
+    is published; a borderline projection is right either way, as it leaves the verdict open.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Score:
     published_gib: float | None = None
     projected_gib: float | None = None
     error: float | None = None
+    is_bound: bool = False
     static_gib: float | None = None
     static_projected_gib: float | None = None
     static_error: float | None = None
@@ -119,6 +121,7 @@ def _score(
         published_gib=published,
         projected_gib=projected,
         error=error,
+        is_bound=row.metric == "temp arena" and (error or 0) > 0,
         static_gib=static_gib,
         static_projected_gib=static if static_gib else None,
         static_error=static / static_gib - 1 if static_gib else None,

@@ -38,8 +38,8 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         f"{overall['rows']} published rows, {overall['not_projected']} of which leave out an input "
         "or measure something else; the file says which. "
-        f"{overall['verdicts_borderline']} projections are borderline, within 5 % of the limit, "
-        "and count as right. Families that no count was chosen by: "
+        f"{overall['verdicts_borderline']} projections are borderline, by the error of their "
+        "account, and count as right. Families that no count was chosen by: "
         f"{_percent(fresh['median_error'])} median error over {fresh['sizes']} sizes, "
         f"{fresh['verdicts_right']} of {fresh['verdicts']} verdicts. What stays between steps "
         f"(weights, gradients, optimizer), where published: {_percent(static)} median error over "

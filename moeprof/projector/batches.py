@@ -6,6 +6,8 @@ bisection (of one setting, or of many plans at once), or by two evaluations of m
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -13,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown
-from moeprof.projector.memory import project_many
+from moeprof.projector.breakdown import MemoryBreakdown, doubtful_bytes
+from moeprof.projector.memory import PlanSizes, project_many
 from moeprof.projector.setting import Degrees, Setting, degrees_of
+from moeprof.specs.plan import ALL_AXES
 
 MOST_PDBS = 256
 """No batch above this is tried for one of many plans."""
@@ -28,7 +31,8 @@ class Fit(NamedTuple):
     """Memory of each plan, in bytes, and what becomes of it.
 
     ``margin`` is the share of the pool that stays free, negative where it does not do; NaN where a
-    size is not known. ``fraction`` of the device is XLA's.
+    size is not known. ``fraction`` of the device is XLA's. ``doubt`` is how large a margin must be
+    for a verdict that is not borderline, by the error of the account.
     """
 
     args: Numbers
@@ -36,23 +40,24 @@ class Fit(NamedTuple):
     outside: Numbers
     margin: Numbers
     fraction: Numbers
+    doubt: Numbers
     is_outside: Mask
     """Too much beside the pool."""
 
     @property
     def has_room(self) -> Mask:
         """Verdict ``fits``."""
-        return (self.margin > BORDERLINE) & ~self.is_outside
+        return (self.margin > self.doubt) & ~self.is_outside
 
     @property
     def is_borderline(self) -> Mask:
         """Verdict ``borderline``."""
-        return (np.abs(self.margin) <= BORDERLINE) & ~self.is_outside
+        return (np.abs(self.margin) <= self.doubt) & ~self.is_outside
 
     @property
     def is_oom(self) -> Mask:
         """Verdict ``oom``."""
-        return self.is_outside | (self.margin < -BORDERLINE)
+        return self.is_outside | (self.margin < -self.doubt)
 
     @property
     def is_unknown(self) -> Mask:
@@ -80,7 +85,22 @@ def fit(setting: Setting, degrees: Degrees, *, leaves_room: bool = False) -> Fit
     is_known = ~np.isnan(margin + sizes.outside)
     is_outside = is_known & (sizes.outside > device - pool)
     margin = np.where(is_known, margin, np.nan)
-    return Fit(sizes.args, sizes.temp, sizes.outside, margin, fraction, is_outside)
+    doubt = _doubt(setting, degrees, sizes, np.where(pool > 0, pool, 1))
+    return Fit(sizes.args, sizes.temp, sizes.outside, margin, fraction, doubt, is_outside)
+
+
+def _doubt(setting: Setting, degrees: Degrees, sizes: PlanSizes, pool: Numbers) -> Numbers:
+    """The share of the pool by which each plan's size is not sharp."""
+    program, doubt = setting.program, np.zeros_like(pool)
+    values = {axis: np.asarray(getattr(degrees, axis)) for axis in (*ALL_AXES, "microbatches")}
+    is_far = math.prod(values[axis] for axis in program.axes) > setting.hardware.domain
+    split = math.prod(values[axis] for axis in ("tensor", "context", "pipeline", "microbatches"))
+    for far, plain in itertools.product((False, True), repeat=2):
+        band = program.error_band_of(setting, is_far=far, is_plain=plain)
+        base = sizes.temp if band.of == "arena" else sizes.args + sizes.temp
+        share = doubtful_bytes(band.share, base, pool) / pool
+        doubt = np.where((is_far == far) & ((split == 1) == plain), share, doubt)
+    return doubt
 
 
 def largest_batches(

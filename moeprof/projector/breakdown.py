@@ -5,6 +5,8 @@ arena of a step) and ``outside`` (what other libraries take beside XLA's pool). 
 
     args + temp <= pool = device · mem_fraction    and    outside <= device - pool
 
+A verdict is decisive where the account's measured error leaves it as it is, else "borderline".
+
 A row of unknown size makes the sum of its pool, and the verdict, unknown: never zero. Sizes are
 numbers, or arrays with one entry per plan; both go through the same arithmetic. A row whose
 dimensions are not all known has no size, and its formula says which one is missing.
@@ -19,6 +21,7 @@ from typing import Literal
 
 import numpy as np
 
+from moeprof.projector.framework import ErrorBand
 from moeprof.projector.setting import Amount, Count, Setting
 
 Pool = Literal["args", "temp", "outside"]
@@ -37,6 +40,15 @@ KINDS = (
 )
 BORDERLINE = 0.05
 """XLA rematerialises and reschedules to a budget near the limit, so sizes there are not sharp."""
+
+
+def doubtful_bytes(band_share: Amount, base: Amount, pool: Amount) -> Amount:
+    """How near to the pool's limit a size may be before its verdict is borderline.
+
+    The band's half width, of ``base`` (the arena, or all that the pool holds), and no less than
+    `BORDERLINE` of the pool.
+    """
+    return larger(band_share * base, BORDERLINE * pool)
 
 
 @dataclass(frozen=True)
@@ -151,16 +163,37 @@ class MemoryBreakdown:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it fits; ``borderline`` within `BORDERLINE` of the pool, either side."""
-        inside, outside = self.inside_bytes, self.outside_bytes
-        if inside is None or outside is None:
+        """Whether it fits, by the error that was measured of its account."""
+        return self.verdict_within(self.error_band)
+
+    @cached_property
+    def error_band(self) -> ErrorBand:
+        """What was measured of the account that made this."""
+        return self.setting.program.error_band(self.setting)
+
+    @property
+    def inside_range_bytes(self) -> tuple[int, int] | None:
+        """args + temp at both ends of the band; None where they are not known."""
+        inside, base = self.inside_bytes, self._erring(self.error_band)
+        if inside is None or base is None:
+            return None
+        half = int(self.error_band.share * base)
+        return inside - half, inside + half
+
+    def verdict_within(self, band: ErrorBand) -> Verdict:
+        """The verdict that an account of such an error gives; see `doubtful_bytes`."""
+        inside, outside, base = self.inside_bytes, self.outside_bytes, self._erring(band)
+        if inside is None or outside is None or base is None:
             return "unknown"
         if outside > self.device_bytes - self.pool_bytes or not self.pool_bytes:
             return "oom"
-        excess = (inside - self.pool_bytes) / self.pool_bytes
-        if abs(excess) <= BORDERLINE:
+        if abs(inside - self.pool_bytes) <= doubtful_bytes(band.share, base, self.pool_bytes):
             return "borderline"
-        return "oom" if excess > 0 else "fits"
+        return "oom" if inside > self.pool_bytes else "fits"
+
+    def _erring(self, band: ErrorBand) -> int | None:
+        """The size that a band is of."""
+        return self.temp_bytes if band.of == "arena" else self.inside_bytes
 
     @property
     def breaks_first(self) -> str | None:

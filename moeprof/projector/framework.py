@@ -7,10 +7,13 @@ object, and a line of `FRAMEWORKS`. Nothing else asks for a name: a setting's `p
 
 from __future__ import annotations
 
+import csv
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from importlib import import_module
+from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
 from moeprof.errors import SpecError
@@ -50,6 +53,64 @@ def framework(name: str) -> Framework:
 def that_have(option: str) -> tuple[str, ...]:
     """Names of the frameworks that have an option."""
     return tuple(name for name in FRAMEWORKS if option not in framework(name).lacks)
+
+
+# How far off an account is: one table for all, made of committed results by a benchmark.
+
+_BANDS = "errors.csv"
+NOT_MEASURED = 0.10
+"""Half width of the band of an account that was measured on no plan, or on fewer than
+`LEAST_PLANS`, where what was measured does not need more."""
+LEAST_PLANS = 10
+
+
+@dataclass(frozen=True)
+class ErrorBand:
+    """How far what was measured lay from what an account projects.
+
+    ``share`` is the half width around the projected arena (``of`` "arena"), or around arguments and
+    arena together ("total"): at most one in ten of ``plans`` lies beyond it. ``largest`` is the
+    largest of measured / projected − 1. Without plans it is `NOT_MEASURED`, and ``source`` empty.
+    """
+
+    share: float
+    of: Literal["arena", "total"] = "arena"
+    plans: int = 0
+    largest: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A line of the table: of which plans a band is. An empty text stands for any.
+
+    ``strategy`` is a strategy's kind, or "no experts"; ``hosts`` "one" or "several", whose devices
+    share fast links; ``kind`` "plain" where only data, weights and experts were split.
+    """
+
+    framework: str
+    build: str
+    vendor: str
+    strategy: str
+    hosts: str
+    kind: str
+    band: ErrorBand
+
+
+@functools.cache
+def measured_bands() -> tuple[Measured, ...]:
+    """All lines of ``frameworks/errors.csv``; `benchmarks/error_bands.py` writes them."""
+    text = files("moeprof.projector.frameworks").joinpath(_BANDS).read_text(encoding="utf-8")
+    return tuple(_read(row) for row in csv.DictReader(text.splitlines()))
+
+
+def _read(row: Mapping[str, str]) -> Measured:
+    of: Literal["arena", "total"] = "total" if row["of"] == "total" else "arena"
+    band = ErrorBand(
+        float(row["share"]), of, int(row["plans"]), float(row["largest"]), row["source"]
+    )
+    names = (field.name for field in fields(Measured) if field.name != "band")
+    return Measured(**{name: row[name] for name in names}, band=band)
 
 
 class Framework(ABC):
@@ -161,6 +222,33 @@ class Framework(ABC):
     def room(self, breakdown: MemoryBreakdown, stage: StageBreakdown) -> float:
         """What args and temp of a stage may take."""
         return breakdown.pool_bytes
+
+    def is_plain(self, setting: Setting) -> bool:
+        """Whether a setting, its plan aside, is like those that its account was measured on."""
+        return True
+
+    def error_band(self, setting: Setting) -> ErrorBand:
+        """What was measured of the account that a setting is projected by."""
+        plan = setting.plan
+        is_split = plan.degree(("tensor", "context", "pipeline")) * setting.microbatches > 1
+        is_far = plan.degree(self.axes) > setting.hardware.domain
+        return self.error_band_of(setting, is_far=is_far, is_plain=not is_split)
+
+    def error_band_of(self, setting: Setting, *, is_far: bool, is_plain: bool) -> ErrorBand:
+        """The same of a plan on several hosts or one, which splits less than tensors or more."""
+        kind = setting.strategy.kind if setting.model.experts else "no experts"
+        own = {
+            "framework": (self.name,),
+            "build": ("", setting.build or ""),
+            "vendor": ("", setting.hardware.vendor),
+            "strategy": ("", kind),
+            "hosts": ("", "several" if is_far else "one"),
+            "kind": ("", "plain") if is_plain and self.is_plain(setting) else ("",),
+        }
+        for line in measured_bands():
+            if all(getattr(line, name) in values for name, values in own.items()):
+                return line.band
+        return ErrorBand(NOT_MEASURED)
 
     @abstractmethod
     def stages(self, setting: Setting, pipeline: int, virtual: int) -> tuple[StageLayers, ...]:

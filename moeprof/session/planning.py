@@ -157,6 +157,17 @@ class MemoryPlan:
         return None if over is None else over <= 0
 
     @property
+    def certainty(self) -> Mapping[str, Any]:
+        """How far off the account is, as measured: half width, of what, plans, largest, source."""
+        return cast(Mapping[str, Any], self._row["error"])
+
+    @property
+    def range_bytes(self) -> tuple[int, int] | None:
+        """Arguments and arena at both ends of that error; None: not known."""
+        within = self._row["inside_range_bytes"]
+        return None if within is None else (within[0], within[1])
+
+    @property
     def largest_pdbs(self) -> Mapping[str, int | None]:
         """By strategy the largest pdbs that is not out of memory; None: it cannot be told."""
         return self.document["largest_pdbs"]

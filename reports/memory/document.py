@@ -14,6 +14,7 @@ from moeprof.answers.names import encodable
 from moeprof.projector.answer import Answer
 from moeprof.projector.batches import BOUND
 from moeprof.projector.breakdown import MemoryBreakdown, Row, StageBreakdown, total
+from moeprof.projector.framework import ErrorBand
 from moeprof.projector.levers import Lever
 from moeprof.projector.setting import Setting
 from moeprof.specs.parameters import active_parameter_count, parameter_count
@@ -86,8 +87,25 @@ class CompiledInfo(TypedDict):
     notes: list[str]
 
 
+class ErrorInfo(TypedDict):
+    """How far off the account is, as measured.
+
+    Nine of ten of ``plans`` lay within ``share`` of the projected ``of``: "arena", or "total" for
+    arguments and arena. ``largest`` is measured / projected − 1; null where nothing was measured.
+    """
+
+    share: float
+    of: str
+    plans: int
+    largest: float | None
+    source: str
+
+
 class MemoryRow(TypedDict):
-    """One strategy at one batch per device. ``over_bytes`` is above what there is, else below 0."""
+    """One strategy at one batch per device. ``over_bytes`` is above what there is, else below 0.
+
+    ``inside_range_bytes``: arguments and arena at both ends of the error.
+    """
 
     strategy: str
     pdbs: int | None
@@ -101,6 +119,8 @@ class MemoryRow(TypedDict):
     device_bytes: int
     total_bytes: int | None
     over_bytes: int | None
+    error: ErrorInfo
+    inside_range_bytes: list[int] | None
     fits_up_to_overload: float | None
     mem_fraction_range: list[float] | None
     worst_stage: int
@@ -197,7 +217,7 @@ def row_of(
     levers: Sequence[Lever] | None = None,
 ) -> MemoryRow:
     """One strategy at one batch. ``levers`` None: they were not asked for."""
-    bounds = breakdown.mem_fraction_range
+    bounds, within = breakdown.mem_fraction_range, breakdown.inside_range_bytes
     worst = breakdown.worst
     return {
         "strategy": breakdown.setting.strategy.name,
@@ -212,6 +232,8 @@ def row_of(
         "device_bytes": breakdown.device_bytes,
         "total_bytes": breakdown.total_bytes,
         "over_bytes": _over(breakdown),
+        "error": error_info(breakdown.error_band),
+        "inside_range_bytes": list(within) if within else None,
         "fits_up_to_overload": overload,
         "mem_fraction_range": list(bounds) if bounds else None,
         "worst_stage": worst.stage,
@@ -220,6 +242,17 @@ def row_of(
         "stages": [_stage(stage) for stage in breakdown.stages],
         "levers": None if levers is None else [_lever(lever) for lever in levers],
         "notes": list(breakdown.notes),
+    }
+
+
+def error_info(band: ErrorBand) -> ErrorInfo:
+    """A band's part of a document."""
+    return {
+        "share": band.share,
+        "of": band.of,
+        "plans": band.plans,
+        "largest": band.largest,
+        "source": band.source,
     }
 
 

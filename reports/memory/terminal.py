@@ -1,8 +1,8 @@
 """Question: how does a memory projection read on a terminal?
 
-First what fits, then the account of one cell row by row, with the compiler's plan of the same step
-beside it where that was asked for, then what to do. Drawn from the document alone; colour only
-repeats what marks and words say.
+First whether it fits, by how much and how sure that is, then what fits, then the account of one
+cell row by row, with the compiler's plan of the same step beside it where that was asked for, then
+what to do. Drawn from the document alone; colour only repeats what marks and words say.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def drawn(document: MemoryDocument, width: int = WIDTH) -> Text:
     width = max(_LEAST_WIDTH, min(width, WIDTH))
     row = words.shown(document)
     blocks = [
+        _verdict(document, width),
         _heading(document, width),
         _said(document, width),
         _grid(document, width),
         _ends(document, width),
-        _verdict(document, width),
         account(row, width),
         stage_table(row, width),
         _compiled(row, width),
@@ -128,7 +128,7 @@ def _legend(document: MemoryDocument, width: int) -> list[Text]:
     if "fits" in found:
         parts.append("✓ fits")
     if "borderline" in found:
-        parts.append("~ within 5 % of the limit")
+        parts.append("~ borderline")
     if any(r["verdict"] == "oom" and words.is_inside(r) for r in rows):
         parts.append("✗+3.2 out of memory by 3.2 GiB")
     if any(words.is_outside(r) and not words.is_inside(r) for r in rows):

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import cast
 
-from moeprof.projector.framework import framework
+from moeprof.projector.framework import LEAST_PLANS, framework
 from moeprof.reports.memory.document import (
     CompiledPart,
     LeverInfo,
@@ -213,12 +213,14 @@ def pool_line(document: MemoryDocument) -> str:
 
 
 def summary_lines(document: MemoryDocument) -> list[str]:
-    """The cell that is shown in a sentence; before it, where nothing fits, that."""
+    """The cell that is shown in a sentence and how sure it is; first, where nothing fits, that."""
     ends = document["largest_pdbs"]
-    told = [verdict_line(shown(document))]
+    row = shown(document)
+    told = [verdict_line(row), certainty_line(row)]
     if ends and all(end == 0 for end in ends.values()):
         many = "None of the strategies fits" if len(ends) > 1 else "It does not fit"
         told.insert(0, f"{many}, not even with one sequence per device.")
+    told[0] = f"{program(document['inputs'])}: {told[0]}"
     return told
 
 
@@ -247,6 +249,19 @@ def verdict_line(row: MemoryRow) -> str:
     if row["verdict"] == "oom":
         return f"{needs}: out of memory by {gib(inside - pool)} GiB."
     return f"{needs}: fits, {gib(pool - inside)} GiB left."
+
+
+def certainty_line(row: MemoryRow) -> str:
+    """How far off the account is, as measured, and what that leaves open of the size."""
+    error, within = row["error"], row["inside_range_bytes"]
+    band = f"±{100 * error['share']:.0f} %"
+    of = "the arena" if error["of"] == "arena" else "arguments and arena"
+    span = f": {gib(within[0])} to {gib(within[1])} GiB" if within else ""
+    if not error["plans"]:
+        return f"Certainty: not measured for such a plan; {band} of {of} is taken{span}."
+    plans = f"{error['plans']} plans" if error["plans"] > 1 else "one plan"
+    alone = " alone" if error["plans"] < LEAST_PLANS else ""
+    return f"Certainty: {band} of {of}, measured on {plans}{alone}{span}."
 
 
 def outside_line(row: MemoryRow) -> str:

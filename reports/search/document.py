@@ -9,13 +9,13 @@ import json
 from collections.abc import Sequence
 from typing import TypedDict
 
-from moeprof.projector.breakdown import BORDERLINE
 from moeprof.projector.memory import project
 from moeprof.projector.search import Found, SearchResult
 from moeprof.projector.search.space import LIMITED
 from moeprof.projector.step_time import estimate
 from moeprof.projector.step_time.rates import Tuning
 from moeprof.projector.what_if import Effect
+from moeprof.reports.memory.document import ErrorInfo, error_info
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 
 SCHEMA = "moeprof.search/1"
@@ -45,6 +45,7 @@ class PlanInfo(TypedDict):
     schedule: str
     verdict: str
     margin: float
+    error: ErrorInfo
     args_bytes: int
     temp_bytes: int
     outside_bytes: int
@@ -162,6 +163,7 @@ def _plan(rank: int, found: Found, tuning: Tuning) -> PlanInfo:
         "schedule": setting.schedule,
         "verdict": memory.verdict,
         "margin": found.margin,
+        "error": error_info(memory.error_band),
         "args_bytes": found.args_bytes,
         "temp_bytes": found.temp_bytes,
         "outside_bytes": found.outside_bytes,
@@ -203,7 +205,8 @@ def _notes(result: SearchResult) -> list[str]:
     return [
         "Times are estimates: rates of kernels and links, and what hides behind what "
         "(moeprof/projector/step_time). They rank plans; their range is in seconds_range.",
-        f"Plans that fit with more than {BORDERLINE:.0%} to spare come before borderline ones.",
+        "Plans that fit by more than the error of their account, and by more than 5 %, come before "
+        "borderline ones.",
         f"Tensor, expert and context peers are taken for neighbours; {domain} devices share the "
         "fast links.",
     ]

@@ -149,9 +149,9 @@ def _table(document: SearchDocument, width: int) -> Text:
             lines.append(Text(left.rstrip()))
             lines += _wrapped(words, width, indent=" " * 6, first=" " * 4)
     legend = (
-        " tokens/s per device and step: estimates. free: of the pool; ✓ fits, ~ within 5 % of the "
-        "limit. pdbs 3×4: 3 in each of 4 microbatches. Speeds that agree to a thousandth are in "
-        "the order of what is free."
+        " tokens/s per device and step: estimates. free: of the pool; ✓ fits, ~ borderline by "
+        "the account's error. pdbs 3×4: 3 in each of 4 microbatches. Speeds that agree to a "
+        "thousandth are in the order of what is free."
     )
     if has_remats:
         legend += " After the plan: remat."

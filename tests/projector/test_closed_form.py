@@ -55,12 +55,12 @@ def test_state_is_exact_to_the_byte() -> None:
     [
         # Published: 16 was the largest tried with factor 1.25; 16, 8, 7, 9 fit and the next tried
         # did not; ragged_dot did not fit at all. Between `clear` and `largest` the verdict is
-        # borderline: within 5 % of the pool.
-        ("dense-cf1.25", 19, 22),
-        ("dense-cf2", 14, 16),
-        ("dense-cf4", 8, 9),
+        # borderline: within 5 % of the pool, or 10 % of the arena.
+        ("dense-cf1.25", 18, 23),
+        ("dense-cf2", 13, 17),
+        ("dense-cf4", 7, 10),
         ("sparse-gmm", 6, 7),
-        ("sparse-gmm-deepep", 8, 9),
+        ("sparse-gmm-deepep", 7, 9),
         ("sparse-ragged-dot", 0, 0),
     ],
 )

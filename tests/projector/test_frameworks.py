@@ -43,7 +43,7 @@ def test_one_line_makes_a_framework_known(toy):
     run = {"model": "mixtral_8x7b", "ep": 8, "pdbs": 1}
     found = moeprof.memory(**run, framework="toy")
     assert found.cells["strategy"].tolist() == ["sparse-gmm"]
-    assert str(found).startswith("Toy trainer 0.2.5 · Mixtral-8x7B")
+    assert "\nToy trainer 0.2.5 · Mixtral-8x7B" in str(found)
     same = moeprof.memory(**run, strategy="sparse-gmm")
     assert found.cells.equals(same.cells)
     assert len(moeprof.search("mixtral_8x7b", 8, framework="toy", top=2).plans) == 2

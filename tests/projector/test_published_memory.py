@@ -42,6 +42,26 @@ def test_verdicts(result: dict[str, Any]) -> None:
     assert overall["verdicts_right"] / overall["verdicts"] >= 0.97
 
 
+def test_verdicts_that_are_no_borderline_case(result: dict[str, Any]) -> None:
+    """Decisive ones are right, also with bands that the other families alone measured."""
+    overall = result["overall"]
+    assert overall["verdicts_decisive"] + overall["verdicts_borderline"] == overall["verdicts"]
+    assert overall["decisive_right"] / overall["verdicts_decisive"] >= 0.97
+    assert overall["verdicts_borderline"] / overall["verdicts"] <= 0.22
+    left_out = result["left_out_bands"]
+    assert sum(one["verdicts"] for one in left_out) == overall["verdicts"]
+    decisive, right = (sum(one[name] for one in left_out) for name in ("decisive", "right"))
+    assert decisive >= 0.78 * overall["verdicts"]
+    assert right / decisive >= 0.97
+
+
+def test_an_arena_above_its_budget_is_a_bound(result: dict[str, Any]) -> None:
+    """XLA made them as small as it could: DeepEP at 316 GiB where 356 are natural."""
+    bounds = {row["id"] for row in result["rows"] if row.get("is_bound")}
+    assert "C014" in bounds
+    assert result["overall"]["upper_bounds"] == len(bounds)
+
+
 def test_sizes(result: dict[str, Any]) -> None:
     overall = result["overall"]
     assert overall["sizes"] >= 39

@@ -235,9 +235,14 @@ def test_the_conclusions_of_the_1t_and_2t_study_with_its_own_account(case, plan)
 
 @pytest.mark.parametrize(("case", "plan"), STUDY.items())
 def test_the_conclusions_of_the_1t_and_2t_study_with_our_account(case, plan):
-    # MoE-2T on MI300X: float32 gradients and masters leave no plan of the study that fits.
-    expected = None if case == ("moe_2t", "mi300x") else plan
-    assert best(study(*case, "megatron")) == expected
+    assert best(study(*case, "megatron")) == plan
+
+
+def test_moe_2t_on_mi300x_may_not_fit():
+    """Float32 gradients and masters: above the pool, by less than the account's error."""
+    found = search(study("moe_2t", "mi300x", "megatron"))
+    assert found.fitting == found.borderline
+    assert found.found[0].margin < 0
 
 
 def test_what_the_study_says_of_memory():

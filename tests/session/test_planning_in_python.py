@@ -55,6 +55,11 @@ def test_verdicts_stand_beside_each_cell(planned):
     assert (planned.verdict, planned.fits) == ("fits", True)
     assert planned.cells["verdict"].tolist() == ["fits", "oom"]
     assert planned.largest_pdbs == {"sparse-gmm": 7}
+    assert (planned.certainty["share"], planned.certainty["plans"]) == (0.1, 1)
+    cell = planned.cells.set_index("pdbs").loc[4]
+    inside = cell["args_bytes"] + cell["temp_bytes"]
+    half = int(0.1 * cell["temp_bytes"])
+    assert planned.range_bytes == (inside - half, inside + half)
     assert planned.levers["name"].iloc[0] == "CP 2, FSDP 4"
     assert repr(planned).startswith("<moeprof memory of 64 × AMD Instinct MI355X: sparse-gmm at")
 

@@ -43,6 +43,21 @@ class JaxFramework(Framework):
         """What fills one stage, by the account."""
         return stage_breakdown(self.account(setting), setting, degrees, stage)
 
+    def is_plain(self, setting: Setting) -> bool:
+        """Steps that were compiled: AdamW, attention by blocks, all layers recomputed alike."""
+        unusual = (
+            setting.optimizer != "adamw",
+            setting.attention != "flash",
+            setting.offload,
+            setting.vocab_tiling > 1,
+            setting.precision.experts is not None,
+            setting.precision.master is not None,
+            setting.recomputed_layers is not None,
+            setting.has_fused_loss,
+            not setting.is_scanned,
+        )
+        return not any(unusual)
+
     def notes(self, breakdown: MemoryBreakdown) -> tuple[str, ...]:
         """Sentences on a breakdown of a JAX step."""
         found = (note(breakdown) for note in _NOTES)

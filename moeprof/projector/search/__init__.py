@@ -1,10 +1,9 @@
 """Question: which plans fit, which of them is fastest, and why do the others not do?
 
 Legal plans are projected all at once for each strategy and rematerialisation: memory by
-`project_many`, time by `step_seconds`. Those that fit with room come first, then those within 5 %
-of the limit; each by tokens per second, and where these agree to a thousandth by free memory. Of
-plans that only trade replicas for context parallelism, at the same work of a device, the best is
-shown.
+`project_many`, time by `step_seconds`. Those that fit with room come first, then borderline ones;
+each by tokens per second, and where these agree to a thousandth by free memory. Of plans that only
+trade replicas for context parallelism, at the same work of a device, the best is shown.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ NO_TIME = "send data over a network of unknown speed"
 class Found:
     """One plan that fits.
 
-    ``margin`` is the share of the pool that stays free; ``is_borderline`` within 5 % of the limit.
+    ``margin`` is the share of the pool that stays free; ``is_borderline`` where the error of the
+    account leaves the verdict open, or within 5 % of the limit.
     """
 
     setting: Setting

@@ -23,7 +23,8 @@ def test_framework_and_build_stand_in_the_first_line(memory, tmp_path, asked, pr
     code, out, _ = memory(*run, "--html", page)
     assert code == 0
     first = out.splitlines()[0]
-    assert first.startswith(f"{program} · Mixtral-8x7B 46.7 B")
+    assert first.startswith(f"{program}: ")
+    assert f"\n{program} · Mixtral-8x7B 46.7 B" in out
     (facts,) = re.findall(r'<p class="facts">([^<]*Mixtral[^<]*)', page.read_text())
     assert facts.startswith(f"{program} · Mixtral-8x7B 46.7 B")
     inputs = json.loads(memory(*run, "--json")[1])["inputs"]

@@ -33,7 +33,8 @@ def test_marks_say_what_fits():
 
 def test_the_shown_cell_is_told_in_a_sentence_and_row_by_row():
     text = drawn(three_cells()).plain
-    assert "sparse-gmm at pdbs 1 needs 50.0 of the pool's 72.0 GiB: fits, 22.0 GiB left." in text
+    needs = "MaxText 0.2.5: sparse-gmm at pdbs 1 needs 50.0 of the pool's 72.0 GiB: fits,"
+    assert text.startswith(f"{needs}\n22.0 GiB left.\n")
     assert "pool 72.0 GiB (0.9 × 80.0) · weights and optimizer 20.0 GiB" in text
     assert "left for the step 52.0 GiB" in text
     assert "   logits: given" in text
@@ -98,9 +99,39 @@ def test_the_overload_up_to_which_it_fits_is_told(temp, limit, said):
 def test_that_nothing_fits_is_said_first():
     rows = [cell("sparse-gmm", 1, temp=90 * GIB), cell("sparse-gmm-deepep", 1, temp=99 * GIB)]
     both = drawn(document(rows, {"sparse-gmm": 0, "sparse-gmm-deepep": 0})).plain
-    assert "None of the strategies fits, not even with one sequence per device.\nsparse-gmm" in both
+    first = "MaxText 0.2.5: None of the strategies fits, not even with one sequence per device."
+    assert " ".join(both.split()).startswith(f"{first} sparse-gmm at pdbs 1 needs")
     one = drawn(document(rows[:1], {"sparse-gmm": 0})).plain
-    assert "It does not fit, not even with one sequence per device." in one
+    assert one.startswith("MaxText 0.2.5: It does not fit, not even with one sequence per")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (
+            "sparse-gmm",
+            "Certainty: not measured for such a plan; ±10 % of the arena is taken: 47.0 ",
+        ),
+        # 36 plans: ±7 %.
+        ("dense-cf1.25", "Certainty: ±7 % of the arena, measured on 36 plans: 47.9 to 52.1 GiB."),
+    ],
+)
+def test_how_sure_it_is_follows_the_verdict(strategy, said):
+    row = cell(strategy, 1, args=20 * GIB, temp=30 * GIB)
+    text = " ".join(drawn(document([row], {strategy: 1})).plain.split())
+    verdict = text.index("22.0 GiB left.")
+    assert text.index(said) == verdict + len("22.0 GiB left. ")
+
+
+def test_a_document_has_the_error_and_both_ends():
+    row = cell("dense-cf1.25", 1, args=20 * GIB, temp=30 * GIB)
+    assert row["error"]["share"] == 0.07
+    assert (row["error"]["of"], row["error"]["plans"]) == ("arena", 36)
+    half = int(0.07 * 30 * GIB)
+    assert row["inside_range_bytes"] == [50 * GIB - half, 50 * GIB + half]
+
+
+def test_nothing_more_is_said_first_where_something_fits():
     assert "not even" not in drawn(three_cells()).plain
 
 
@@ -125,7 +156,7 @@ def test_the_document_is_strict_and_its_components_sum_to_the_total():
     [
         (0.93, "needs 72.0 of the pool's 74.4 GiB: borderline, 3.2 % below the limit."),
         (0.98, "but 3.7 of the 1.6 GiB beside it: out of memory there."),
-        (0.85, "needs 72.0 of the pool's 68.0 GiB: out of memory by 4.0 GiB."),
+        (0.8, "needs 72.0 of the pool's 64.0 GiB: out of memory by 8.0 GiB."),
     ],
 )
 def test_two_pools_are_told_apart_and_a_fraction_is_proposed(fraction, said):

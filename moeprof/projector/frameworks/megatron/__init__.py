@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 
 from moeprof.errors import SpecError
 from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
-from moeprof.projector.framework import Framework
+from moeprof.projector.framework import NOT_MEASURED, ErrorBand, Framework
 from moeprof.projector.frameworks.megatron import account
 from moeprof.projector.frameworks.suggestions import Change, other_precision, recomputation
 from moeprof.projector.setting import Degrees, Precision, Setting
@@ -95,6 +95,12 @@ class Megatron(Framework):
         size = total(others)
         assert size is not None
         return (breakdown.device_bytes - float(size)) / (1 + account.CACHE_SHARE)
+
+    def error_band_of(self, setting: Setting, *, is_far: bool, is_plain: bool) -> ErrorBand:
+        """Of its own account; Primus's is no estimate of a run, torchtitan's was not measured."""
+        if setting.megatron.account == "megatron":
+            return super().error_band_of(setting, is_far=is_far, is_plain=is_plain)
+        return ErrorBand(0.0 if setting.megatron.account == "primus" else NOT_MEASURED, "total")
 
     def stages(self, setting: Setting, pipeline: int, virtual: int) -> tuple[StageLayers, ...]:
         """The layers of each stage, all its chunks together."""
