@@ -76,10 +76,16 @@ class CompiledPart(TypedDict):
 
 
 class CompiledInfo(TypedDict):
-    """What XLA's compiler plans for the same step; None: the backend does not report it."""
+    """What XLA's compiler plans for the same step; None: the backend does not report it.
+
+    ``temp_bytes`` is of its default kernels; a run's lies in ``temp_range_bytes``, by the kernels
+    that it chooses for products, whose most is known where ``is_temp_range_known``.
+    """
 
     args_bytes: int | None
     temp_bytes: int | None
+    temp_range_bytes: list[int] | None
+    is_temp_range_known: bool
     compiler: str
     compile_s: float
     peak_op: str
@@ -373,9 +379,12 @@ def compiled_info(plan: CompiledPlan) -> CompiledInfo:
     """
     parts = plan.by("content", "component").to_dict("records") if len(plan.buffers) else []
     total, args = plan.total_bytes, plan.memory.argument_bytes
+    within = plan.temp_range_bytes
     return {
         "args_bytes": args,
         "temp_bytes": None if total is None or args is None else total - args,
+        "temp_range_bytes": list(within) if within else None,
+        "is_temp_range_known": plan.is_range_known,
         "compiler": plan.compiler,
         "compile_s": plan.compile_s,
         "peak_op": plan.peak_op,
@@ -387,5 +396,5 @@ def compiled_info(plan: CompiledPlan) -> CompiledInfo:
             }
             for part in parts
         ],
-        "notes": [*plan.notes, *filter(None, [plan.choice])],
+        "notes": list(plan.notes),
     }

@@ -108,7 +108,7 @@ def memory_view(document: MemoryDocument) -> MemoryView:
         has_outside_limit=not words.is_allocating(document),
         account=_account(row),
         compiled=_compiled(row),
-        compiler=words.compiler(row),
+        compiler=" ".join(filter(None, (f"{words.compiler(row)}.", words.compiled_range(row)))),
         stages=figures.stages(row),
         limits=tuple(words.limits(document, row)),
         miss=words.miss_title(miss) if miss else "",

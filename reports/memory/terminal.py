@@ -212,6 +212,19 @@ def account(row: MemoryRow, width: int) -> Text:
     return Text("\n").join(lines)
 
 
+def _peak_name(row: MemoryRow) -> str:
+    """The fullest of the moments that were compared."""
+    return max(row["peaks"], key=lambda p: float("inf") if p["bytes"] is None else p["bytes"])[
+        "name"
+    ]
+
+
+def _bar(share: float, width: int) -> str:
+    """A bar of `share` of `width` columns, in eighths of a column."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
 def stage_table(row: MemoryRow, width: int) -> Text:
     """Every pipeline stage at its own peak; the worst is marked."""
     stages = row["stages"]
@@ -258,7 +271,7 @@ def _pool_title(row: MemoryRow, pool: str, width: int) -> list[Text]:
     line = f"{title:<{room}} {words.size(size):>{_SIZE}}"
     lines = [Text(line, style="bold")]
     if pool == "temp" and row["peaks"]:
-        lines.append(Text(shortened(f" fullest in: {words.peak_name(row)}", width), style="bold"))
+        lines.append(Text(shortened(f" fullest in: {_peak_name(row)}", width), style="bold"))
     return lines
 
 
@@ -290,7 +303,7 @@ def _row(part: Component, whole: int | None, width: int) -> list[Text]:
     """One component, and below it its formula."""
     size = part["bytes"]
     room = width - _SIZE - _BAR - _CONFIDENCE - 5
-    bar = words.bar(size / whole, _BAR) if size and whole else ""
+    bar = _bar(size / whole, _BAR) if size and whole else ""
     name, *below = textwrap.wrap(printable(part["name"]), room) or [""]
     told = Text(f" {name:<{room}} {words.size(size):>{_SIZE}}  ")
     told.append(f"{bar:<{_BAR}}", "cyan").append(f" {part['confidence']}")
@@ -309,6 +322,7 @@ def compiled_text(row: MemoryRow, info: CompiledInfo, width: int) -> Text:
         ours, theirs = row[f"{pool}_bytes"], info[f"{pool}_bytes"]  # type: ignore[literal-required]
         lines.append(_beside(pool, ours, theirs))
     lines.append(_beside("together", _together(row), _together(info)))
+    lines += wrapped(words.compiled_range(row), width)
     for part in info["parts"][:_MOST_PARTS]:
         name = words.part_name(part)
         size = format_bytes(part["bytes"])

@@ -310,13 +310,6 @@ def limits(document: MemoryDocument, row: MemoryRow) -> list[str]:
     return [line for line in (*told, overload_line(row)) if line]
 
 
-def peak_name(row: MemoryRow) -> str:
-    """The fullest of the moments that were compared."""
-    return max(row["peaks"], key=lambda p: float("inf") if p["bytes"] is None else p["bytes"])[
-        "name"
-    ]
-
-
 def cell_name(row: MemoryRow) -> str:
     """``sparse-gmm at pdbs 7``."""
     return f"{row['strategy']} at pdbs {row['pdbs']}" if row["pdbs"] else row["strategy"]
@@ -341,12 +334,6 @@ def near_miss(document: MemoryDocument) -> MemoryRow | None:
     return rows[0] if rows else None
 
 
-def bar(share: float, width: int) -> str:
-    """A bar of `share` of `width` columns, in eighths of a column."""
-    eighths = round(share * width * 8)
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-
-
 def command(document: MemoryDocument, *more: str) -> str:
     """The command that makes this document again, with more options."""
     return shlex.join(["moeprof", "memory", *document["arguments"], *more])
@@ -358,6 +345,25 @@ def compiler(row: MemoryRow) -> str:
         return ""
     info = row["compiled"]
     return f"Compiled by {info['compiler']}, {info['compile_s']:.0f} s"
+
+
+def compiled_range(row: MemoryRow) -> str:
+    """Between which sizes a run's arena lies, by the compiler; empty where nothing is to choose."""
+    if "compiled" not in row:
+        return ""
+    info = row["compiled"]
+    within, args = info["temp_range_bytes"], info["args_bytes"]
+    if within is None or args is None:
+        return ""
+    least, most = within
+    if not info["is_temp_range_known"]:
+        return f"The arena takes {size(least)} or more, by the kernels that a run chooses."
+    if size(least) == size(most):
+        return ""
+    return (
+        f"The arena takes {size(least)} to {size(most)}, by the kernels that a run chooses: "
+        f"{size(args + least)} to {size(args + most)} together."
+    )
 
 
 def part_name(part: CompiledPart) -> str:

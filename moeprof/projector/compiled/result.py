@@ -83,15 +83,18 @@ class CompiledPlan:
         return self.memory.total_bytes
 
     @property
-    def choice(self) -> str:
-        """What the kernels that a run chooses change of the temporaries, in words."""
-        other, own = self.library_temp_bytes, self.memory.temp_bytes
-        if other is None or own is None or format_bytes(other) == format_bytes(own):
-            return ""
-        return (
-            f"temporaries take {format_bytes(other)} where libraries compute all products, of "
-            "which the autotuner of a run chooses some"
-        )
+    def temp_range_bytes(self) -> tuple[int, int] | None:
+        """Least and most that lies beside the arguments, by the kernels that a run chooses.
+
+        Results that reuse no argument are in it. The most is not known unless `is_range_known`;
+        None: the compiler reports nothing.
+        """
+        total, args, own = self.total_bytes, self.memory.argument_bytes, self.memory.temp_bytes
+        if total is None or args is None or own is None:
+            return None
+        other = own if self.library_temp_bytes is None else self.library_temp_bytes
+        beside = total - args
+        return min(beside, beside - own + other), max(beside, beside - own + other)
 
     @property
     def outside_bytes(self) -> int | None:

@@ -1,6 +1,9 @@
 """The compiler's plan beside the closed form."""
 
+import dataclasses
+
 import numpy as np
+import pytest
 from builders.memory import GIB, cell, document
 
 from moeprof.analyzers.heap.at_peak import AT_PEAK
@@ -55,10 +58,37 @@ def test_both_stand_side_by_side_with_the_difference():
     assert " - a note" in lines
 
 
+@pytest.mark.parametrize(
+    ("library", "is_known", "ends", "said"),
+    [
+        # 24 GiB of arena and 1 of results; libraries take 6 more or 4 less.
+        (30, True, (25, 31), "takes 25.00 GiB to 31.00 GiB, by the kernels that a run chooses: 45"),
+        (20, True, (21, 25), "takes 21.00 GiB to 25.00 GiB, by the kernels that a run chooses: 41"),
+        (None, True, (25, 25), ""),
+        (None, False, (25, 25), "takes 25.00 GiB or more, by the kernels that a run chooses."),
+    ],
+)
+def test_both_ends_of_the_arena_are_said(library, is_known, ends, said):
+    memory = CompiledMemory(20 * GIB, 21 * GIB, 20 * GIB, 24 * GIB)
+    found = dataclasses.replace(
+        plan(memory),
+        library_temp_bytes=None if library is None else library * GIB,
+        is_range_known=is_known,
+    )
+    row = cell("sparse-gmm", 1, args=20 * GIB, temp=30 * GIB)
+    row["compiled"] = compiled_info(found)
+    assert row["compiled"]["temp_range_bytes"] == [end * GIB for end in ends]
+    assert row["compiled"]["is_temp_range_known"] is is_known
+    text = " ".join(drawn(document([row], {"sparse-gmm": 1})).plain.split())
+    assert ("The arena takes" in text) == bool(said)
+    assert said in text
+
+
 def test_what_the_backend_does_not_report_is_not_zero():
     row = cell("sparse-gmm", 1, args=20 * GIB, temp=30 * GIB)
     row["compiled"] = compiled_info(plan(CompiledMemory()))
     assert (row["compiled"]["args_bytes"], row["compiled"]["temp_bytes"]) == (None, None)
+    assert row["compiled"]["temp_range_bytes"] is None
     assert "not known" in drawn(document([row], {"sparse-gmm": 1})).plain
 
 
