@@ -46,6 +46,10 @@ from moeprof.projector.framework import (
 )
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
+from moeprof.specs.hardware import load_hardware
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.presets import load_preset
+from moeprof.specs.strategy import parse_strategy
 
 HERE = Path(__file__).parent
 TABLE = HERE.parent / "moeprof" / "projector" / "frameworks" / "errors.csv"
@@ -57,6 +61,7 @@ LARGE = 0.25
 OUTSIDE = 0.1
 """Share of plans that may lie beyond a band."""
 _METRICS = ("allocated", "reserved", "device")
+_COMPILED = "MaxText's step compiled for H100: benchmarks/results/maxtext_grid.jsonl"
 _GIB = 2**30
 
 
@@ -74,7 +79,12 @@ Key = tuple[str, ...]
 def all_errors() -> dict[Key, list[Error]]:
     """Every measured plan by its line, in the order of the table."""
     found: dict[Key, list[Error]] = defaultdict(list)
-    for key, error in (*_of_maxtext(), *_of_bundled(), *of_published(read_published())):
+    for key, error in (
+        *_of_maxtext(),
+        *_of_deepseek(),
+        *_of_bundled(),
+        *of_published(read_published()),
+    ):
         found[key].append(error)
     return found
 
@@ -105,14 +115,36 @@ def band_of(errors: Sequence[Error], of: str, source: str) -> ErrorBand:
 def _of_maxtext() -> Iterator[tuple[Key, Error]]:
     text = maxtext_grid_cases.RESULT.read_text("utf-8")
     measured = {line["key"]: line for line in map(json.loads, text.splitlines())}
-    source = "MaxText's step compiled for H100: benchmarks/results/maxtext_grid.jsonl"
     for cases in maxtext_grid_cases.by_split().values():
         for case in cases:
+            if case.key in maxtext_grid_cases.NOT_COMPILED:
+                continue
             temp, setting = maxtext_grid_cases.projected_arena(case), case.setting
             hosts = "several" if case.devices > setting.hardware.domain else "one"
             key = _line(setting, "0.2.5", hosts)
             error = measured[case.key]["temp_bytes"] / temp - 1
-            yield (*key, "plain", "arena", source), Error(error, temp / _pool(setting))
+            yield (*key, "plain", "arena", _COMPILED), Error(error, temp / _pool(setting))
+
+
+def _of_deepseek() -> Iterator[tuple[Key, Error]]:
+    """DeepSeek-V3 for 64 devices of 288 GiB."""
+    path = maxtext_grid_cases.RESULT.with_name("maxtext_compiled.json")
+    card = replace(load_hardware(maxtext_grid_cases.HARDWARE), hbm_bytes=288 * _GIB)
+    for row in json.loads(path.read_text("utf-8")):
+        said = dict(option.split("=") for option in row["options"])
+        factor = said.get("capacity_factor")
+        setting = Setting(
+            load_preset(said["model_name"]),
+            ParallelPlan(
+                fsdp=int(said["ici_fsdp_parallelism"]), expert=int(said["ici_expert_parallelism"])
+            ),
+            parse_strategy(f"dense-cf{factor}" if factor else "sparse-ragged-dot"),
+            card,
+            pdbs=int(said["per_device_batch_size"]),
+        )
+        temp = project(setting).temp_bytes or 0
+        error = Error(row["temp_bytes"] / temp - 1, temp / _pool(setting))
+        yield (*_line(setting, "0.2.5", "several"), "plain", "arena", _COMPILED), error
 
 
 def _of_bundled() -> Iterator[tuple[Key, Error]]:

@@ -16,7 +16,8 @@ JSON line each, in any order; cases that the file has are not compiled again. Ea
 with XLA's defaults, so its products are Triton's (``temp_bytes`` and the buffers are of that), and
 again with libraries' products (``library_temp_bytes``): a run times both and takes the faster.
 Kernels are not tuned, and the compiler is stopped once memory is laid out. `maxtext_grid_cases.py`
-puts the closed form beside the results.
+puts the closed form beside the results. Cases with a grouped GEMM have the experts' layer of
+examples/maxtext_kernels.py, and no plan with libraries' products (``library_temp_bytes`` null).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -40,7 +41,7 @@ from typing import Any
 
 BLOCK = 512
 RESULT = Path(__file__).parent / "results" / "maxtext_grid.jsonl"
-LIMIT_S = 240  # of one case
+LIMIT_S = 600  # of one case, on a machine that others use too
 SETTLED_S = 3  # on a busy machine the program may still be being written
 NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
 BASE = (
@@ -191,7 +192,23 @@ def lay_out(case: Any, folder: Path) -> None:
         "xla_dump_to": str(folder),
         "xla_dump_hlo_as_proto": True,
     }
-    compile_step(case.options, case.devices, target.config, options)
+    with _kernels(case.expert) if case.has_kernels else contextlib.nullcontext():
+        compile_step(case.options, case.devices, target.config, options)
+
+
+@contextlib.contextmanager
+def _kernels(ranks: int) -> Iterator[None]:
+    """Experts by `moeprof.kernels`, whose calls are laid out and never run."""
+    sys.path.append(str(Path(__file__).parents[1] / "examples"))
+    import maxtext_kernels
+
+    from moeprof.kernels.runtime.ep_groups import TARGETS, planning
+    from moeprof.projector.compiled.compiler import register_placeholders
+
+    maxtext_kernels.install()
+    register_placeholders(TARGETS, "CUDA")
+    with planning(ranks, maxtext_kernels.AXIS):
+        yield
 
 
 def compiled_case(case: Any, split: str) -> dict[str, Any]:
@@ -199,17 +216,14 @@ def compiled_case(case: Any, split: str) -> dict[str, Any]:
     began = time.perf_counter()
     head = {"key": case.key, "split": split, "case": asdict(case)}
     with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as library:
-        folders = Path(own), Path(library)
-        running = [
-            _started(case, folder, flag)
-            for folder, flag in zip(folders, ("", NO_TRITON), strict=True)
-        ]
-        for process, folder in zip(running, folders, strict=True):
+        folders = {"": Path(own)} | ({} if case.has_kernels else {NO_TRITON: Path(library)})
+        running = [_started(case, folder, flag) for flag, folder in folders.items()]
+        for process, folder in zip(running, folders.values(), strict=True):
             _until_laid_out(process, folder, began + LIMIT_S)
         try:
-            found = _found(*folders)
+            found = _found(*folders.values())
         except Exception as error:  # a case that cannot be compiled is a result
-            told = (folders[0] / "stderr.txt").read_text("utf-8").strip()[-1500:]
+            told = (folders[""] / "stderr.txt").read_text("utf-8").strip()[-1500:]
             return {**head, "error": f"{type(error).__name__}: {error}: {told}"}
     names = ("maxtext", "jax", "jaxlib", "jax-cuda13-plugin")
     return {
@@ -246,7 +260,7 @@ def _until_laid_out(process: subprocess.Popen[bytes], folder: Path, until: float
 _HELD = ("weights", "optimizer state", "inputs", "results that reuse no argument")
 
 
-def _found(folder: Path, library: Path) -> dict[str, Any]:
+def _found(folder: Path, library: Path | None = None) -> dict[str, Any]:
     """Totals, and what fills the arena: [bytes, count, content, component, phase, shape, name]."""
     from moeprof.analyzers.heap.at_peak import grouped, main_module, peak_of
     from moeprof.ingest.dump.open import open_dump
@@ -273,7 +287,7 @@ def _found(folder: Path, library: Path) -> dict[str, Any]:
         "output_bytes": memory.output_bytes,
         "alias_bytes": memory.alias_bytes,
         "temp_bytes": memory.temp_bytes,
-        "library_temp_bytes": totals_of(open_dump(library)).temp_bytes,
+        "library_temp_bytes": library and totals_of(open_dump(library)).temp_bytes,
         "has_triton_products": has_triton_products(folder),
         "peak_op": peak.op,
         "peak_op_name": ops[peak.op].op_name if peak.op in ops else "",
@@ -302,19 +316,13 @@ def fill_grid(out: Path, jobs: int, within_s: float) -> None:
     waiting = [case for case in every if case.key not in kept]
     out.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(jobs) as pool, out.open("a", encoding="utf-8") as file:
-        for line in _as_ended(pool, one, waiting):
+        for done in as_completed([pool.submit(one, case) for case in waiting]):
+            if not (line := done.result()):
+                continue
             file.write(line + "\n")
             file.flush()
             row = json.loads(line)
             print(row["key"], row.get("s"), row.get("temp_bytes", row.get("error")), flush=True)
-
-
-def _as_ended(pool: ThreadPoolExecutor, one: Any, waiting: list[Any]) -> Iterator[str]:
-    from concurrent.futures import as_completed
-
-    for future in as_completed([pool.submit(one, case) for case in waiting]):
-        if future.result():
-            yield future.result()
 
 
 def _kept(out: Path, known: set[str]) -> set[str]:

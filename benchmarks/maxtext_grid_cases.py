@@ -39,8 +39,15 @@ PLANS = ((1, 8), (8, 1), (2, 4))  # FSDP, EP
 SIZES = 5
 SEED = 21
 SEED_LATER = 22
+SEED_KERNELS = 23
+SEED_LAST = 24
 SHOWN = ("0ccdc0ab4a21", "5d6e41b92e63", "7153eadc123f", "79941d5ebb71", "d29c74b657a5")
-HELD_OUT = ("test", "later")
+NOT_COMPILED = (
+    *("61a3f3120d09", "0572ee4af99b", "2df0c8d6685d", "d08995025999"),
+    *("4f74c09bf4c3", "c1843c739969", "274e2d8d95c5"),
+)
+"""Of ``kernels later``, yet."""
+HELD_OUT = ("test", "later", "kernels later", "wide last")
 DEVICES = 8
 WIDE = (8, 8)
 HARDWARE = "h100_sxm"
@@ -84,8 +91,15 @@ class Case:
         """Which account it is of, and the plan in words."""
         degrees = {"FSDP": self.fsdp, "EP": self.expert}
         plan = " × ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
-        is_dense = self.strategy.startswith("dense")
-        return {"account": "capacity" if is_dense else "ragged_dot", "plan": plan}
+        accounts = {"sparse-ragged-dot": "ragged_dot", "sparse-gmm": "grouped GEMM",
+                    "sparse-gmm-deepep": "DeepEP"}  # fmt: skip
+        return {"account": accounts.get(self.strategy, "capacity"), "plan": plan}
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether experts are exchanged and multiplied by `moeprof.kernels`, as in
+        examples/maxtext_kernels.py."""
+        return self.strategy.startswith("sparse-gmm")
 
     @property
     def options(self) -> list[str]:
@@ -196,20 +210,48 @@ def by_split() -> dict[str, list[Case]]:
     ``fit``, of an even hash: counts were read from these. ``test``: the others of the grid, held
     out. ``shown``: five of those, which were read when counts gave all of ``fit`` within 6 %; two
     (5d6e41b92e63, 79941d5ebb71) led to counts. ``later``: held out until the counts were final.
-    ``wide``: on several hosts, read.
+    ``wide``: on several hosts, read; ``wide later``, compiled as held out, were read too, as one of
+    them was 42 % off; ``wide last`` were held out then. ``kernels`` of an even hash are read,
+    ``kernels later`` held out.
     """
     found: dict[str, list[Case]] = {"fit": [], "shown": [], "test": []}
     for case in cases():
         held = "shown" if case.key in SHOWN else "test"
         found[held if int(case.key, 16) % 2 else "fit"].append(case)
-    return found | {"later": later_cases(), "wide": wide_cases()}
+    found |= {"later": later_cases(), "wide": wide_cases(0), "wide later": wide_cases(1)}
+    found |= {"kernels": kernel_cases(0), "kernels later": kernel_cases(1)}
+    return found | {"wide last": last_cases()}
 
 
-def wide_cases() -> list[Case]:
-    """Seven cases that counts were read from, on 64 devices: what several hosts change."""
-    even = [case for case in cases() if int(case.key, 16) % 2 == 0]
-    kept = [case for case in even if (case.fsdp, case.expert) == PLANS[1]]
+def wide_cases(odd: int) -> list[Case]:
+    """Cases that counts were read from (0), or that were held out (1), on 64 devices."""
+    half = [case for case in cases() if int(case.key, 16) % 2 == odd]
+    kept = [case for case in half if (case.fsdp, case.expert) == PLANS[1]]
     return [replace(c, fsdp=WIDE[0], expert=WIDE[1]) for c in kept if c.remat == "full"]
+
+
+def last_cases() -> list[Case]:
+    """Four on 64 devices with capacity, compiled when counts were read from all others of them."""
+    draw = random.Random(SEED_LAST)
+    return [
+        next(c for c in _drawn(draw, strategy, WIDE, 0) if _rough_bytes(c) < _MOST_BYTES)
+        for strategy in ("dense-cf1.25", "dense-cf4", "dense-cf1.25", "dense-cf4")
+    ]
+
+
+def kernel_cases(odd: int) -> list[Case]:
+    """Five sizes of each plan with `moeprof.kernels`, the even or the odd hashes of them.
+
+    Without expert parallelism there is nothing to exchange: a grouped GEMM alone.
+    """
+    draw = random.Random(SEED_KERNELS)
+    drawn = [
+        next(c for c in _drawn(draw, strategy, plan, size) if _rough_bytes(c) < _MOST_BYTES)
+        for size in range(SIZES)
+        for plan in PLANS
+        for strategy in ("sparse-gmm" if plan[1] == 1 else "sparse-gmm-deepep",)
+    ]
+    return [case for case in drawn if int(case.key, 16) % 2 == odd]
 
 
 def _drawn(draw: random.Random, strategy: str, plan: tuple[int, int], size: int) -> Iterator[Case]:
@@ -242,9 +284,9 @@ def _rough_bytes(case: Case) -> float:
     experts = 3.0 * case.experts * case.hidden * case.moe_ffn
     weights = experts * case.layers / DEVICES + 2 * case.vocab * case.hidden / DEVICES
     width = case.hidden + case.moe_ffn
-    if case.strategy == "sparse-ragged-dot":
+    if case.strategy.startswith("sparse"):
         rows = tokens * case.top_k * min(case.expert, local)
-        layer = 3.0 * rows * width * local
+        layer = 3.0 * rows * width * (local if case.strategy == "sparse-ragged-dot" else 2)
     else:
         rows = tokens * case.top_k * int(float(case.strategy[8:]) * 4) // 4
         layer = 4.0 * rows * width + 3 * rows * case.sequence
@@ -260,6 +302,7 @@ def error_rows(results: Path = RESULT) -> list[dict[str, Any]]:
         {"key": case.key, "split": split, **case.named, **_errors(case, rows[case.key])}
         for split, listed in by_split().items()
         for case in listed
+        if case.key not in NOT_COMPILED
     ]
 
 
@@ -280,7 +323,7 @@ def _errors(case: Case, row: dict[str, Any]) -> dict[str, Any]:
     with those of libraries: a run has some of each.
     """
     plan, temp = project(case.setting), projected_arena(case)
-    least, most = sorted((row["temp_bytes"], row["library_temp_bytes"]))
+    least, most = sorted((row["temp_bytes"], row["library_temp_bytes"] or row["temp_bytes"]))
     planned = row["temp_bytes"] + row["argument_bytes"]
     return {
         "temp": temp / row["temp_bytes"] - 1,
@@ -297,7 +340,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[tuple[floa
     """
     found: dict[tuple[str, str], list[list[dict[str, Any]]]] = {}
     for row in rows:
-        for plan in (row["plan"], "all of 8") if row["split"] != "wide" else (row["plan"],):
+        is_wide = row["split"].startswith("wide")
+        for plan in (row["plan"],) if is_wide else (row["plan"], "all of 8"):
             halves = found.setdefault((row["account"], plan), [[], []])
             halves[row["split"] in HELD_OUT].append(row)
     return {key: [_figures(half) for half in halves] for key, halves in sorted(found.items())}

@@ -223,6 +223,10 @@ class Framework(ABC):
         """What args and temp of a stage may take."""
         return breakdown.pool_bytes
 
+    def gives_each_slot_a_row(self, setting: Setting) -> bool:
+        """Whether DeepEP's rows are fanned out to experts of other ranks too."""
+        return True
+
     def is_plain(self, setting: Setting) -> bool:
         """Whether a setting, its plan aside, is like those that its account was measured on."""
         return True

@@ -21,7 +21,8 @@ program                  rows of a rank's buffer over tokens · top_k, those of 
 JAX, sparse              min(EP, E / K), at least 1: a token has at most min(E / EP, K) experts on
                          a rank (MaxText, layers/moe.py, get_ragged_buffer_size)
 JAX, sparse-gmm-deepep   EP: one row per (rank, token) arrives, and each of its K slots gets a
-                         row, whether the expert is here or not (ROCm/maxtext, layers/moe.py)
+                         row, whether the expert is here or not (ROCm/maxtext, layers/moe.py);
+                         in MaxText's release, examples/maxtext_kernels.py, as the line above
 Megatron                 what arrives: the overload, or 1; padded experts: the capacity factor
 ======================== =======================================================================
 
@@ -208,7 +209,8 @@ def buffer_factor(setting: Setting, degrees: Degrees) -> Amount:
         return setting.overload or setting.strategy.capacity_factor or 1.0
     model = setting.model
     worst: Amount = degrees.expert
-    if setting.strategy.kind != "sparse-gmm-deepep":
+    is_deepep = setting.strategy.kind == "sparse-gmm-deepep"
+    if not (is_deepep and setting.program.gives_each_slot_a_row(setting)):
         worst = smaller(worst, larger(model.experts / model.top_k, 1))
     limit = setting.ragged_buffer_factor or setting.overload
     return worst if limit is None else smaller(worst, limit)

@@ -32,7 +32,6 @@ from moeprof.specs.strategy import parse_strategy
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ABOVE_TEN = {
     ("bundled", "sparse-ragged-dot", ""),
-    ("maxtext", "dense", "several"),
     ("megatron", "", ""),
 }
 

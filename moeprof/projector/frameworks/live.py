@@ -77,6 +77,9 @@ def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> 
     extent["h"] = None if tokens is None else smaller(tokens * 4 // item, model.hidden)
     extent.update(_rows(setting, degrees, tokens))
     extent.update(_stand_ins(setting, degrees, extent), **_logits(setting, degrees, extent))
+    matrices = extent["W_all_experts"]
+    assert matrices is not None
+    extent["W_waiting"] = matrices * _has_hosts(setting, degrees)
     return extent
 
 
@@ -113,9 +116,7 @@ def _logits(setting: Setting, degrees: Degrees, extent: Extent) -> Extent:
     head, end = extent["W_head"], extent["G_end"]
     if tokens is None or vocab is None or hidden is None or head is None or end is None:
         return {"L": None, "L_far": None}
-    others = degrees.data * degrees.tensor * degrees.context * degrees.pipeline
-    devices = degrees.fsdp * degrees.expert * others
-    hosts = smaller(larger(devices - setting.hardware.domain, 0), 1)
+    hosts = _has_hosts(setting, degrees)
     far = smaller(degrees.expert - 1, 1) * (1 - hosts)
     is_many = smaller(larger(tokens - hidden, 0), 1)
     logits = tokens * vocab
@@ -125,6 +126,13 @@ def _logits(setting: Setting, degrees: Degrees, extent: Extent) -> Extent:
         + 2 * end * is_many * far
         + head * is_many * hosts,
     }
+
+
+def _has_hosts(setting: Setting, degrees: Degrees) -> Amount:
+    """1 where a plan is of several hosts, 0 on one."""
+    others = degrees.data * degrees.tensor * degrees.context * degrees.pipeline
+    devices = degrees.fsdp * degrees.expert * others
+    return smaller(larger(devices - setting.hardware.domain, 0), 1)
 
 
 def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:

@@ -50,6 +50,15 @@ class MaxText(JaxFramework):
         """The lists of the setting's build."""
         return _ACCOUNTS[setting.build or self.builds[0]]
 
+    def gives_each_slot_a_row(self, setting: Setting) -> bool:
+        """As AMD's container does; a layer with `moeprof.kernels` has rows of own experts alone."""
+        return setting.build != "0.2.5"
+
+    def is_plain(self, setting: Setting) -> bool:
+        """No program for GPUs exchanges rows of a grouped GEMM but by DeepEP."""
+        is_exchanged = setting.strategy.kind == "sparse-gmm" and setting.plan.expert > 1
+        return super().is_plain(setting) and not (is_exchanged and setting.build == "0.2.5")
+
     def notes(self, breakdown: MemoryBreakdown) -> tuple[str, ...]:
         """What is said of every JAX step, and of another build."""
         return (*super().notes(breakdown), *self._other_build(breakdown))

@@ -7,7 +7,9 @@ DeepSeek-V3 for 64 devices (benchmarks/results/maxtext_compiled.json, jax 0.12),
 called `fit` and `wide` of a grid for H100 (benchmarks/results/maxtext_grid.jsonl, jax 0.11.2);
 those of attention without a flash kernel, and of a stack of one layer, off the program of a step
 that ran on two H100 (jax 0.11.2; one dense and four MoE layers, EP 2: temp 3,898,152,944 B).
-Dropless strategies with a grouped GEMM were not compiled: their rows are those of the container.
+Dropless strategies with a grouped GEMM are those of examples/maxtext_kernels.py, read off the cases
+called `kernels` (jax 0.12); with a ragged exchange there is none, its rows are those of the
+container.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from dataclasses import replace
 
 from moeprof.projector.frameworks.live import Live
 from moeprof.projector.frameworks.maxtext.account import (
-    GRADIENTS,
     ROCM,
     STRATEGIES,
     loss,
@@ -54,10 +55,27 @@ _CAPACITY = {
         _live("capacity rows inside experts: product, cotangents", "n f", 3, _GRID),
         _live("mask of dispatch", "M", 1, _GRID),
     ),
+    # On several hosts gradients of the experts of all ranks wait to be reduced, one of a matrix or
+    # two, while the gathered matrices are still there.
+    "backward of a MoE layer, first gradient of experts": (
+        _live("experts of all ranks, gathered", "W_all_experts", 1, _GRID),
+        _live("gradient of an expert matrix of all ranks, not reduced", "W_waiting", 1 / 3, _GRID),
+        _live("capacity rows in and out, cotangents", "n d", 3, _GRID),
+        _live("capacity rows inside experts: product, cotangents", "n f", 3, _GRID),
+        _live("mask of dispatch", "M", 1, _GRID),
+    ),
+    "backward of a MoE layer, second gradient of experts": (
+        _live("experts of all ranks, gathered", "W_all_experts", 1, _GRID),
+        _live("gradients of expert matrices, not reduced", "W_waiting", 2 / 3, _GRID),
+        _live("capacity rows in and out, cotangents", "n d", 2, _GRID),
+        _live("capacity rows inside experts: product, cotangents", "n f", 4, _GRID),
+        _live("mask of dispatch", "M", 1, _GRID),
+    ),
     "backward of attention": (
         _live(
             "gradient of an expert matrix of all ranks, not reduced", "W_all_experts", 1 / 3, _GRID
         ),
+        _live("another, on several hosts", "W_waiting", 1 / 3, _GRID),
         _live("capacity rows in and out", "n d", 2, _GRID),
         _live("capacity rows inside experts", "n f", 3, _GRID),
     ),
@@ -120,6 +138,19 @@ def _inside_experts(setting: Setting) -> tuple[Live, ...]:
     )
 
 
+# A layer of examples/maxtext_kernels.py: what experts return is weighted before the last product.
+_GROUPED = {
+    "sparse-gmm": STRATEGIES["sparse-gmm"],
+    "sparse-gmm-deepep": (
+        _live("fanned-out and returned rows, cotangents", "N d", 4, _GRID),
+        _live("rows inside experts: product, cotangents", "N f", 3, _GRID),
+        _live("cotangents of received rows", "R d", 1, _GRID),
+    ),
+}
+_GROUPED_LEFT = (
+    _live("rows and cotangents of experts", "N d", 2, _GRID),
+    _live("rows inside experts", "N f", 3, _GRID),
+)
 _EXCHANGED = (
     _live("rows received and returned, an arena of collectives", "N_far d", 2, _GRID),
     _live("pairs sent and got back, an arena of collectives", "T_far K d", 2, _GRID),
@@ -176,8 +207,8 @@ def _routed(setting: Setting, kind: str) -> tuple[tuple[Live, ...], Mapping[str,
     if kind == "sparse-ragged-dot":
         inside = {"backward of a MoE layer, inside experts": _inside_experts(setting)}
         return (*_LAYER_GRADIENTS, _left_of_loss(setting, "L_far"), own), _RAGGED | inside
-    rows = {"backward of a MoE layer": quantised(setting, STRATEGIES[kind])}
-    return (GRADIENTS, _LOGITS, own), rows | {"backward of attention": ()}
+    rows = {"backward of a MoE layer": quantised(setting, _GROUPED[kind])}
+    return (*_LAYER_GRADIENTS, _LOGITS, own), rows | {"backward of attention": _GROUPED_LEFT}
 
 
 def release_moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
@@ -221,9 +252,14 @@ def release_loss(setting: Setting) -> tuple[Live, ...]:
 def release_keeps_nothing(setting: Setting, name: str) -> bool:
     """With sparse_matmul the second product inside experts is named `moe_mlpwi_1` alone.
 
-    AI-Hypercomputer/maxtext 0.2.5, layers/moe.py, where the first is `mlpwi_0` as well.
+    AI-Hypercomputer/maxtext 0.2.5, layers/moe.py, where the first is `mlpwi_0` as well. What a
+    grouped GEMM of examples/maxtext_kernels.py, for GPUs, returns is no operand of any gradient.
     """
-    return name == "mlpwi_1" and setting.strategy.kind != "dense"
+    kind = setting.strategy.kind
+    if kind == "dense":
+        return False
+    is_own = kind == "sparse-ragged-dot" or setting.hardware.vendor == "Google"
+    return name == ("mlpwi_1" if is_own else "mlpwo")
 
 
 def release_kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
