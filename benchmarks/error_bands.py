@@ -117,8 +117,6 @@ def _of_maxtext() -> Iterator[tuple[Key, Error]]:
     measured = {line["key"]: line for line in map(json.loads, text.splitlines())}
     for cases in maxtext_grid_cases.by_split().values():
         for case in cases:
-            if case.key in maxtext_grid_cases.NOT_COMPILED:
-                continue
             temp, setting = maxtext_grid_cases.projected_arena(case), case.setting
             hosts = "several" if case.devices > setting.hardware.domain else "one"
             key = _line(setting, "0.2.5", hosts)

@@ -42,11 +42,6 @@ SEED_LATER = 22
 SEED_KERNELS = 23
 SEED_LAST = 24
 SHOWN = ("0ccdc0ab4a21", "5d6e41b92e63", "7153eadc123f", "79941d5ebb71", "d29c74b657a5")
-NOT_COMPILED = (
-    *("61a3f3120d09", "0572ee4af99b", "2df0c8d6685d", "d08995025999"),
-    *("4f74c09bf4c3", "c1843c739969", "274e2d8d95c5"),
-)
-"""Of ``kernels later``, yet."""
 HELD_OUT = ("test", "later", "kernels later", "wide last")
 DEVICES = 8
 WIDE = (8, 8)
@@ -302,7 +297,6 @@ def error_rows(results: Path = RESULT) -> list[dict[str, Any]]:
         {"key": case.key, "split": split, **case.named, **_errors(case, rows[case.key])}
         for split, listed in by_split().items()
         for case in listed
-        if case.key not in NOT_COMPILED
     ]
 
 

@@ -97,12 +97,14 @@ def test_tensor_parallelism_splits_widths_and_inputs() -> None:
     whole, split = (project(setting(plan)) for plan in (ParallelPlan(), ParallelPlan(tensor=2)))
     for name in ("layer inputs", "rows inside experts: gate, up, product, cotangent"):
         assert bytes_of(whole.stages[0], name) == 2 * bytes_of(split.stages[0], name)
-    rows = "received, sorted and returned rows, cotangents"
+    rows = "fanned-out and returned rows, cotangents"
     assert bytes_of(whole.stages[0], rows) == bytes_of(split.stages[0], rows)
 
 
 def test_accumulation_holds_gradients_twice() -> None:
-    one, four = (project(setting(ParallelPlan(), microbatches=m)) for m in (1, 4))
+    one, four = (
+        project(setting(ParallelPlan(), microbatches=m, maxtext_build="rocm-26.2")) for m in (1, 4)
+    )
     gradients = bytes_of(one.stages[0], "gradients")
     assert bytes_of(four.stages[0], "gradients") == gradients
     assert bytes_of(four.stages[0], "gradients summed over microbatches") == gradients

@@ -8,8 +8,7 @@ called `fit` and `wide` of a grid for H100 (benchmarks/results/maxtext_grid.json
 those of attention without a flash kernel, and of a stack of one layer, off the program of a step
 that ran on two H100 (jax 0.11.2; one dense and four MoE layers, EP 2: temp 3,898,152,944 B).
 Dropless strategies with a grouped GEMM are those of examples/maxtext_kernels.py, read off the cases
-called `kernels` (jax 0.12); with a ragged exchange there is none, its rows are those of the
-container.
+called `kernels` (jax 0.12); with a ragged exchange there is none for GPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from dataclasses import replace
 from moeprof.projector.frameworks.live import Live
 from moeprof.projector.frameworks.maxtext.account import (
     ROCM,
-    STRATEGIES,
     loss,
     moments,
     product_of,
@@ -139,14 +137,11 @@ def _inside_experts(setting: Setting) -> tuple[Live, ...]:
 
 
 # A layer of examples/maxtext_kernels.py: what experts return is weighted before the last product.
-_GROUPED = {
-    "sparse-gmm": STRATEGIES["sparse-gmm"],
-    "sparse-gmm-deepep": (
-        _live("fanned-out and returned rows, cotangents", "N d", 4, _GRID),
-        _live("rows inside experts: product, cotangents", "N f", 3, _GRID),
-        _live("cotangents of received rows", "R d", 1, _GRID),
-    ),
-}
+_GROUPED = (
+    _live("fanned-out and returned rows, cotangents", "N d", 4, _GRID),
+    _live("rows inside experts: product, cotangents", "N f", 3, _GRID),
+    _live("cotangents of received rows", "R d", 1, _GRID),
+)
 _GROUPED_LEFT = (
     _live("rows and cotangents of experts", "N d", 2, _GRID),
     _live("rows inside experts", "N f", 3, _GRID),
@@ -207,7 +202,7 @@ def _routed(setting: Setting, kind: str) -> tuple[tuple[Live, ...], Mapping[str,
     if kind == "sparse-ragged-dot":
         inside = {"backward of a MoE layer, inside experts": _inside_experts(setting)}
         return (*_LAYER_GRADIENTS, _left_of_loss(setting, "L_far"), own), _RAGGED | inside
-    rows = {"backward of a MoE layer": quantised(setting, _GROUPED[kind])}
+    rows = {"backward of a MoE layer": quantised(setting, _GROUPED)}
     return (*_LAYER_GRADIENTS, _LOGITS, own), rows | {"backward of attention": _GROUPED_LEFT}
 
 
