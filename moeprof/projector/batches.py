@@ -65,13 +65,16 @@ class Fit(NamedTuple):
         return np.isnan(self.margin)
 
 
-def fit(setting: Setting, degrees: Degrees, *, leaves_room: bool = False) -> Fit:
+def fit(
+    setting: Setting, degrees: Degrees, *, leaves_room: bool = False, arena: float = 1.0
+) -> Fit:
     """What each plan needs, and whether that is there.
 
     ``leaves_room``: where the setting's fraction leaves too little beside the pool, XLA gets less,
-    in whole hundredths.
+    in whole hundredths. ``arena``: a factor on XLA's arena that a run showed.
     """
     sizes = project_many(setting, degrees)
+    sizes = sizes._replace(temp=np.rint(sizes.temp * arena))
     device = setting.hardware.hbm_bytes
     fraction = np.full(sizes.args.shape, setting.mem_fraction)
     if leaves_room:
@@ -104,21 +107,23 @@ def _doubt(setting: Setting, degrees: Degrees, sizes: PlanSizes, pool: Numbers) 
 
 
 def largest_batches(
-    setting: Setting, degrees: Degrees, *, leaves_room: bool = False
+    setting: Setting, degrees: Degrees, *, leaves_room: bool = False, arena: float = 1.0
 ) -> npt.NDArray[np.int64]:
     """The largest pdbs up to `MOST_PDBS` with which each plan fits with room; 1 where none does.
 
-    Memory never falls as pdbs grows, so all plans are bisected at once.
+    Memory never falls as pdbs grows, so all plans are bisected at once. Options as of `fit`.
     """
+
+    def has_room(part: Degrees) -> Mask:
+        return fit(setting, part, leaves_room=leaves_room, arena=arena).has_room
+
     count = np.asarray(degrees.data).shape[0]
     low, high = np.ones(count, dtype=np.int64), np.full(count, MOST_PDBS + 1, dtype=np.int64)
-    open_ = np.flatnonzero(
-        fit(setting, degrees._replace(pdbs=low), leaves_room=leaves_room).has_room
-    )
+    open_ = np.flatnonzero(has_room(degrees._replace(pdbs=low)))
     while len(open_):
         middle = (low[open_] + high[open_]) // 2
         part = Degrees(*(np.broadcast_to(np.asarray(v), count)[open_] for v in degrees))
-        fits = fit(setting, part._replace(pdbs=middle), leaves_room=leaves_room).has_room
+        fits = has_room(part._replace(pdbs=middle))
         low[open_] = np.where(fits, middle, low[open_])
         high[open_] = np.where(fits, high[open_], middle)
         open_ = open_[high[open_] - low[open_] > 1]

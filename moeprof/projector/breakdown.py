@@ -51,6 +51,17 @@ def doubtful_bytes(band_share: Amount, base: Amount, pool: Amount) -> Amount:
     return larger(band_share * base, BORDERLINE * pool)
 
 
+def verdict_of(range_bytes: tuple[int, int], pool_bytes: int, *, is_known: bool = True) -> Verdict:
+    """Of what takes the least and the most of a pool: ``fits``, ``borderline`` or ``oom``.
+
+    Nothing surely fits of which it is not known whether it may take more.
+    """
+    least, most = (size / pool_bytes - 1 for size in range_bytes)
+    if most < -BORDERLINE and is_known:
+        return "fits"
+    return "oom" if least > BORDERLINE else "borderline"
+
+
 @dataclass(frozen=True)
 class Row:
     """One component. ``size_bytes`` None: cannot be told (``formula`` says what is missing).

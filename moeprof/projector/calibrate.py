@@ -21,6 +21,7 @@ from typing import Any
 
 import pandas as pd
 
+from moeprof.analyzers.activity.account import mean_interval_ns
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.classify.op_kinds import exchange_of, is_grouped_gemm
 from moeprof.analyzers.classify.ragged import RAGGED_PRIMITIVES, dense_fallback
@@ -81,6 +82,8 @@ class Measured:
     ``hardware`` is the key of the device, empty where it is not one that moeprof knows (a CPU).
     ``strategies`` are those that the program's ops tell, as kinds of `Strategy`; empty: none told.
     ``peak_op_component`` is the part of the step that runs when the memory is fullest.
+    ``step_s`` are seconds from the start of a step to that of the next, mean of ``steps``; from its
+    start to its end, the median, where the first is not known; None where no steps were recorded.
     ``parts`` have no temporaries where the run does not tell what lies in them (``is_untold``).
     """
 
@@ -99,6 +102,8 @@ class Measured:
     parts: tuple[Part, ...]
     strategies: frozenset[str]
     is_untold: bool = False
+    step_s: float | None = None
+    steps: int = 0
 
 
 def measured(path: Path) -> Measured:
@@ -145,7 +150,18 @@ def measured(path: Path) -> Measured:
         parts=tuple(_parts(at_peak[at_peak["content"].ne(UNTOLD)])),
         strategies=frozenset(_strategies(programs_of(trace).get(module))),
         is_untold=is_untold(at_peak),
+        **_timed(trace),
     )
+
+
+def _timed(trace: Trace) -> dict[str, Any]:
+    """How long a step took, of how many."""
+    used = trace.steps[trace.steps["used"]]
+    if used.empty:
+        return {}
+    mean_ns = mean_interval_ns(trace)
+    duration_ns = float(used["duration_ns"].median()) if mean_ns is None else mean_ns
+    return {"step_s": duration_ns / 1e9, "steps": len(used)}
 
 
 def _records(run: Path, left_out: Sequence[str]) -> Iterator[dict[str, Any]]:

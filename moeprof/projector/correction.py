@@ -2,7 +2,8 @@
 
 A correction is a factor on the arena of an account: a framework, a strategy, a rematerialisation.
 It is kept in a small JSON file with its evidence, and applied as a row of its own, so that rows
-still sum to the total and the projection without it can be read off.
+still sum to the total and the projection without it can be read off. Where the run's steps were
+timed, seconds measured and estimated stand beside it: a search calibrates its estimates by them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from typing import TYPE_CHECKING
 from moeprof.errors import SpecError
 from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row, total, whole
 from moeprof.projector.setting import Setting
+from moeprof.projector.step_time import TimedRun, estimate
+from moeprof.specs.plan import ALL_AXES
 
 if TYPE_CHECKING:  # it reads profiles, which a projection with a correction need not
     from moeprof.projector.calibrate import Calibration
 
 SCHEMA = "moeprof.memory_correction/1"
 _ROW = "correction by a captured run"
+_TIMED = ("model", "split", "measured_s", "estimated_s", "run", "steps")
+"""What a file says of a `TimedRun` beside its account."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Correction:
     hardware: str
     factor: float
     evidence: Evidence
+    time: TimedRun | None = None
 
     def fits(self, setting: Setting) -> bool:
         """Whether the setting is of this account."""
@@ -98,7 +104,30 @@ def correction_of(calibration: Calibration) -> Correction:
         measured_temp_bytes=run.temp_bytes + run.results_bytes,
         args_bytes=run.args_bytes,
     )
-    return Correction(*account_of(setting), factor=calibration.factor, evidence=evidence)
+    return Correction(
+        *account_of(setting),
+        factor=calibration.factor,
+        evidence=evidence,
+        time=timed_run(calibration),
+    )
+
+
+def timed_run(calibration: Calibration) -> TimedRun | None:
+    """Seconds of a step of the run, and of its estimate; None where either is not known."""
+    run, setting = calibration.run, calibration.breakdown.setting
+    if run.step_s is None or calibration.refusal:
+        return None
+    try:
+        estimated_s = estimate(setting).seconds
+    except SpecError:
+        return None
+    framework, strategy, remat, hardware = account_of(setting)
+    split = tuple(axis for axis in ALL_AXES if getattr(setting.plan, axis) > 1)
+    name = setting.model.name
+    return TimedRun(
+        framework, strategy, remat, hardware, name, split, run.step_s, estimated_s, run.path,
+        run.steps,
+    )  # fmt: skip
 
 
 def store(file: Path, calibration: Calibration) -> Correction:
@@ -121,6 +150,9 @@ def store(file: Path, calibration: Calibration) -> Correction:
 def _written(one: Correction) -> dict[str, object]:
     """A correction by the names of the file, which calls the framework its world."""
     row = asdict(one)
+    time = row.pop("time")
+    if time is not None:
+        row["time"] = {name: time[name] for name in _TIMED}
     return {"world": row.pop("framework"), **row}
 
 
@@ -224,4 +256,22 @@ def _read(row: dict[str, object]) -> Correction:
     evidence = row["evidence"]
     if not isinstance(evidence, dict):
         raise TypeError("evidence is missing")
-    return Correction(**texts, factor=float(factor), evidence=Evidence(**evidence))  # type: ignore[arg-type]
+    time = row.get("time")
+    return Correction(
+        **texts,  # type: ignore[arg-type]
+        factor=float(factor),
+        evidence=Evidence(**evidence),
+        time=None if time is None else _read_time(texts, time),
+    )
+
+
+def _read_time(account: dict[str, object], time: object) -> TimedRun:
+    if not isinstance(time, dict):
+        raise TypeError("a time is measured and estimated seconds")
+    for name in ("measured_s", "estimated_s"):
+        seconds = time[name]
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 < seconds < float("inf"):
+            raise ValueError(f"{name} above 0 was expected, found {seconds!r}")
+    found = {name: time[name] for name in _TIMED}
+    return TimedRun(**account, **found | {"split": tuple(found["split"])})  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def framework(name: str) -> Framework:
         SpecError: there is none of that name.
     """
     if name not in FRAMEWORKS:
-        raise SpecError(f"world: expected one of {', '.join(FRAMEWORKS)}, found {name!r}.")
+        raise SpecError(f"framework: expected one of {', '.join(FRAMEWORKS)}, found {name!r}.")
     found: Framework = import_module(FRAMEWORKS[name]).FRAMEWORK
     return found
 
@@ -121,6 +121,8 @@ class Framework(ABC):
     """How it is called."""
     lacks: tuple[str, ...] = ()
     """Options that others have: they would change nothing, so they are refused."""
+    compiler: str = ""
+    """Module and function that compiles the step of a setting alone, imported when asked."""
     builds: tuple[str, ...] = ()
     """Releases whose accounts differ, where there are several."""
 
@@ -177,8 +179,8 @@ class Framework(ABC):
     overlaps_exchange: bool = False
     """Whether an exchange can run beside another microbatch of a pipeline."""
     has_flash_attention: bool = True
-    has_fitted_rates: bool = True
-    """Whether published throughputs on AMD are of such a program."""
+    fitted_on: tuple[str, ...] = ()
+    """Devices whose rates were fitted to published throughputs of such a program."""
 
     @property
     def folds_experts(self) -> bool:
@@ -193,8 +195,8 @@ class Framework(ABC):
         """
         if setting.maxtext_build is not None:
             raise SpecError(
-                f"maxtext_build {setting.maxtext_build}: world {self.name} has no MaxText. "
-                "Leave it out, or choose world maxtext."
+                f"maxtext_build {setting.maxtext_build}: framework {self.name} has no MaxText. "
+                "Leave it out, or choose framework maxtext."
             )
 
     def check_plan(

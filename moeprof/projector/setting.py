@@ -199,7 +199,7 @@ class Setting:
             )
         if self.overload is not None and not self.overload >= 1:
             raise SpecError(
-                "overload: expected at least 1, since the fullest rank receives no less than its "
+                "imbalance: expected at least 1, since the fullest rank receives no less than its "
                 f"even share, found {self.overload:g}."
             )
         factor = self.ragged_buffer_factor

@@ -7,14 +7,14 @@ of tokens, since some changes alter how many a step has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.errors import SpecError
 from moeprof.projector.breakdown import MemoryBreakdown, Verdict
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
-from moeprof.projector.step_time import StepEstimate, estimate
+from moeprof.projector.step_time import StepEstimate, TimedRun, estimate
 from moeprof.projector.step_time.rates import PLAIN, Tuning
 from moeprof.specs.plan_checks import Batch
 from moeprof.specs.remat import Remat
@@ -54,20 +54,27 @@ class _Change:
     for_memory: Setting | None = None
 
 
-def what_if(setting: Setting, tuning: Tuning = PLAIN) -> tuple[Effect, ...]:
+def what_if(
+    setting: Setting,
+    tuning: Tuning = PLAIN,
+    runs: Sequence[TimedRun] = (),
+    projecting: Callable[[Setting], MemoryBreakdown] = project,
+) -> tuple[Effect, ...]:
     """Effects of all optimisations that the run's framework, model and plan allow.
+
+    ``runs`` are those whose steps were timed, ``projecting`` what gives a setting's memory.
 
     Raises:
         SpecError: the run itself cannot be estimated.
     """
-    memory, time = project(setting), estimate(setting, tuning)
+    memory, time = projecting(setting), estimate(setting, tuning, runs)
     found = []
     for make in _MAKERS:
         for change in make(setting, tuning):
             try:
                 _check(change.setting)
-                after = project(change.for_memory or change.setting)
-                found.append(_effect(change, memory, time, after))
+                after = projecting(change.for_memory or change.setting)
+                found.append(_effect(change, memory, time, after, runs))
             except SpecError:
                 continue  # the changed run cannot be
     return tuple(found)
@@ -84,9 +91,13 @@ def _check(setting: Setting) -> None:
 
 
 def _effect(
-    change: _Change, memory: MemoryBreakdown, time: StepEstimate, after: MemoryBreakdown
+    change: _Change,
+    memory: MemoryBreakdown,
+    time: StepEstimate,
+    after: MemoryBreakdown,
+    runs: Sequence[TimedRun],
 ) -> Effect:
-    changed = estimate(change.setting, change.tuning)
+    changed = estimate(change.setting, change.tuning, runs)
     same_tokens = time.seconds * time.tokens_per_s_per_device / changed.tokens_per_s_per_device
     sign = -1 if change.is_used else 1
     saved_bytes = None

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from moeprof.errors import SelectionError
 from moeprof.projector.answer import answer
 from moeprof.projector.request import as_usage, wanted
-from moeprof.projector.request.config import Request
-from moeprof.projector.request.search import SearchRequest, wanted_search
+from moeprof.projector.request.config import DEGREES, Request
+from moeprof.projector.request.search import SearchRequest
+from moeprof.projector.search.space import LIMITED
 from moeprof.reports.memory import document as memory_document
 from moeprof.reports.memory import words
 from moeprof.reports.search import document as search_document
@@ -30,15 +31,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from moeprof.reports.memory.document import MemoryDocument, MemoryRow
-    from moeprof.reports.search.document import SearchDocument
+    from moeprof.reports.search.document import PlanInfo, SearchDocument
 
 WIDTH = 80
 _Asked = TypeVar("_Asked", Request, SearchRequest)
-_LEAST = dict.fromkeys(("ep", "fsdp", "tp", "pp", "cp", "dp"), -1) | {
-    "recomputed_layers": 0,
-    "sync_free": 0,
-}
+_LEAST = dict.fromkeys(DEGREES, -1) | {"recomputed_layers": 0, "sync_free": 0, "compile_top": 0}
 """What whole numbers may be at least, where that is not 1; -1: what is left of the devices."""
+_FORMER = {"world": "framework", "overload": "imbalance"}
+"""What options were called before."""
 _CELLS = (
     "strategy",
     "pdbs",
@@ -56,6 +56,14 @@ _PLANS = (
     *("rank", "strategy", "remat", "pdbs", "microbatches", "schedule", "verdict", "margin"),
     *("args_bytes", "temp_bytes", "outside_bytes", "pool_bytes", "seconds"),
     *("tokens_per_s_per_device", "mfu", "bubble"),
+)
+_RANGES = ("seconds", "tokens_per_s_per_device", "mfu")
+"""Columns with two more, of the ends of their ranges."""
+_PLAN_COLUMNS = (
+    *_PLANS[:3],
+    *LIMITED,
+    *(n + end for n in _PLANS[3:] for end in (("", "_low", "_high") if n in _RANGES else ("",))),
+    *("compiled_verdict", "compiled_bytes_low", "compiled_bytes_high"),
 )
 
 
@@ -86,37 +94,48 @@ def memory(
 
 
 def search(
-    model: str | Path, devices: int, *, top: int = 10, what_if: bool = False, **said: Any
+    model: str | Path,
+    devices: int,
+    *,
+    top: int = 10,
+    what_if: bool = False,
+    rank_by: str | None = None,
+    correction: str | Path | None = None,
+    compile_top: int = 0,
+    **said: Any,
 ) -> PlanSearch:
-    """Plans for a number of devices that fit, ranked by the estimated time of a step.
+    """Plans for a number of devices that fit, ranked by fit, or by time where that is known.
 
     Args:
         model: as of `memory`.
         devices: how many there are.
         top: how many plans to give.
         what_if: what optimisations would buy the best of them, too.
+        rank_by: ``time`` or ``fit``; None: time where rates are measured or calibrated for the
+            framework on the device, else fit.
+        correction: a file that ``moeprof memory --calibrate RUN --correction FILE`` stored.
+        compile_top: so many of the best are laid out by XLA's compiler (the bundled model's step).
         said: the options of ``moeprof memory search`` by their names, with ``_`` for ``-``.
 
     Raises:
         SelectionError: an option is unknown, or cannot be.
-        SpecError: the model's configuration cannot be read.
+        SpecError: the model's configuration or the correction cannot be read.
+        CompileError: the compiler is asked for and not installed.
 
     Example:
         >>> moeprof.search("deepseek_v3", 64, hardware="mi355x").plans
     """
-    from moeprof.projector.search import search as searched
-    from moeprof.projector.what_if import what_if as effects_of
+    from moeprof.session.plan_search import Extras, answered
 
     said = {"model": str(model), "devices": devices, **said}
-    asked = wanted_search(_request(SearchRequest, said))
-    with as_usage():
-        result = searched(asked.space, _whole("top", top), asked.tuning)
-    effects = None
-    if what_if:
-        effects = effects_of(result.found[0].setting, asked.tuning) if result.found else ()
-    return PlanSearch(
-        search_document.document_of(result, asked.model_key, asked.said, asked.tuning, effects)
+    extras = Extras(
+        _whole("top", top),
+        what_if,
+        rank_by,
+        None if correction is None else Path(correction),
+        _whole("compile_top", compile_top),
     )
+    return PlanSearch(answered(_request(SearchRequest, said), extras))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -229,19 +248,11 @@ class PlanSearch:
 
     @cached_property
     def plans(self) -> pd.DataFrame:
-        """The best plans in order: degrees, batch, bytes, seconds of a step with their range."""
-        rows = [
-            {
-                **{name: plan[name] for name in _PLANS},  # type: ignore[literal-required]
-                **plan["plan"],
-                "seconds_low": plan["seconds_range"][0],
-                "seconds_high": plan["seconds_range"][1],
-            }
-            for plan in self.document["plans"]
-        ]
-        axes = tuple(self.document["plans"][0]["plan"]) if rows else ()
-        columns = (*_PLANS[:3], *axes, *_PLANS[3:13], "seconds_low", "seconds_high", *_PLANS[13:])
-        return _table(rows, columns)
+        """The best plans in order: degrees, batch, bytes, times with their ranges.
+
+        ``compiled_*`` are the compiler's, missing where it was not asked.
+        """
+        return _table([_plan_row(plan) for plan in self.document["plans"]], _PLAN_COLUMNS)
 
     @cached_property
     def rejected(self) -> pd.DataFrame:
@@ -284,6 +295,17 @@ class PlanSearch:
         return f"<moeprof search: {self.fitting:,} of {self.considered:,} plans fit>"
 
 
+def _plan_row(plan: PlanInfo) -> dict[str, object]:
+    values = cast("Mapping[str, Any]", plan)
+    row = {name: values[name] for name in _PLANS} | plan["plan"]
+    for name in _RANGES:
+        row[f"{name}_low"], row[f"{name}_high"] = values[f"{name}_range"]
+    check = plan.get("compiled")
+    low, high = (check and check["peak_range_bytes"]) or (None, None)
+    compiled = {"compiled_bytes_low": low, "compiled_bytes_high": high}
+    return row | compiled | {"compiled_verdict": check["verdict"] if check else None}
+
+
 def _table(rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...] = ()) -> pd.DataFrame:
     import pandas as pd
 
@@ -300,12 +322,12 @@ def _request(kind: type[_Asked], said: Mapping[str, Any]) -> _Asked:
         SelectionError: a name is unknown, or a value is of another kind.
     """
     kinds = {field.name: str(field.type) for field in fields(kind)}
-    unknown = [name for name in said if name not in kinds]
-    if unknown:
-        raise SelectionError(
-            f"{unknown[0]}: expected one of {', '.join(kinds)}, found {unknown[0]!r}."
-        )
-    values = {name: _read(name, kinds[name], value) for name, value in said.items()}
+    values = {}
+    for given, value in said.items():
+        name = _FORMER.get(given, given)
+        if name not in kinds:
+            raise SelectionError(f"{given}: expected one of {', '.join(kinds)}, found {given!r}.")
+        values[name] = _read(given, kinds[name], value)
     return kind(**{name: value for name, value in values.items() if value is not None})
 
 

@@ -23,6 +23,17 @@ AXES = ("data", "fsdp", "expert")
 ALL_AXES = (*AXES, "tensor", "context", "pipeline")
 # In Megatron-LM experts are spread inside these, and make no axis of their own.
 MEGATRON_AXES = ("data", "fsdp", "tensor", "context", "pipeline")
+SHORT = {
+    "dp": "data",
+    "fsdp": "fsdp",
+    "ep": "expert",
+    "tp": "tensor",
+    "cp": "context",
+    "pp": "pipeline",
+    "vpp": "virtual",
+    "etp": "expert_tensor",
+}
+"""What the field calls each degree of a `ParallelPlan`, and options do → its name."""
 
 
 @dataclass(frozen=True)

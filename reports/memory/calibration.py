@@ -12,9 +12,9 @@ from moeprof.answers.names import printable, shortened
 from moeprof.answers.values import NOT_KNOWN, signed
 from moeprof.projector.breakdown import Row
 from moeprof.projector.calibrate import Calibration, Comparison
-from moeprof.projector.correction import account_of
+from moeprof.projector.correction import account_of, timed_run
 from moeprof.reports.parts.terminal import wrapped
-from moeprof.units import format_bytes, format_percent
+from moeprof.units import format_bytes, format_ns, format_percent
 
 SCHEMA = "moeprof.calibration/1"
 WIDTH = 80
@@ -38,7 +38,10 @@ class ComparisonInfo(TypedDict):
 
 
 class CalibrationDocument(TypedDict):
-    """``refusal`` says why ``factor`` may not be stored; None: it may."""
+    """``refusal`` says why ``factor`` may not be stored; None: it may.
+
+    ``time`` has a step's seconds measured and estimated; None where either is not known.
+    """
 
     schema: str
     account: Cells
@@ -47,6 +50,7 @@ class CalibrationDocument(TypedDict):
     rows: list[ComparisonInfo]
     peak: Cells
     factor: float | None
+    time: Cells | None
     refusal: str | None
     notes: list[str]
 
@@ -74,6 +78,7 @@ def build_calibration(calibration: Calibration) -> CalibrationDocument:
             "measured_component": run.peak_op_component,
         },
         "factor": calibration.factor,
+        "time": _time(calibration),
         "refusal": calibration.refusal,
         "notes": list(calibration.notes),
     }
@@ -103,6 +108,18 @@ def calibration_text(document: CalibrationDocument) -> Text:
     plain += _verdict(document)
     plain += [line for note in document["notes"] for line in wrapped(f"note: {note}", WIDTH)]
     return Text("\n").join([*lines, *map(Text, plain)])
+
+
+def _time(calibration: Calibration) -> Cells | None:
+    """A step's seconds measured and estimated; None where either is not known."""
+    found = timed_run(calibration)
+    if found is None:
+        return None
+    return {
+        "measured_s": found.measured_s,
+        "estimated_s": found.estimated_s,
+        "steps": found.steps,
+    }
 
 
 def _info(one: Comparison) -> ComparisonInfo:
@@ -159,4 +176,11 @@ def _verdict(document: CalibrationDocument) -> list[str]:
         text = f"No correction may be stored: {refusal}."
     else:
         text = f"The run took {factor:.3f} times the projected arena."
+    time = document["time"]
+    if time is not None:
+        measured, estimated = (float(str(time[key])) for key in ("measured_s", "estimated_s"))
+        text += (
+            f" A step took {format_ns(measured * 1e9)}, {measured / estimated:.2f} times the "
+            f"{format_ns(estimated * 1e9)} that are estimated ({time['steps']} steps)."
+        )
     return wrapped(text, WIDTH)

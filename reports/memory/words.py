@@ -18,6 +18,7 @@ from moeprof.reports.memory.document import (
     MemoryRow,
     Scalar,
 )
+from moeprof.specs.plan import SHORT
 from moeprof.units import format_bytes, format_percent
 
 GIB = 2**30
@@ -47,10 +48,6 @@ _KEPT = {
     "gradients": "gradients",
     "experts": "experts' products",
 }
-_AXES = (
-    ("data", "dp"), ("fsdp", "fsdp"), ("expert", "ep"), ("tensor", "tp"), ("context", "cp"),
-    ("pipeline", "pp"), ("virtual", "vpp"), ("expert_tensor", "etp"),
-)  # fmt: skip
 
 
 def gib(size_bytes: float) -> str:
@@ -167,7 +164,7 @@ def plan_line(document: MemoryDocument) -> str:
         group(document, "precision"),
         document["inputs"],
     )
-    degrees = [f"{short} {plan[axis]}" for axis, short in _AXES if plan[axis] != 1]
+    degrees = [f"{short} {plan[axis]}" for short, axis in SHORT.items() if plan[axis] != 1]
     if plan["pipeline"] != 1:
         degrees.append(f"{inputs['microbatches']} microbatches, {inputs['schedule']}")
     parts = [" × ".join(degrees[:8]) if degrees else "one device", formats(precision)]
@@ -299,8 +296,8 @@ def overload_line(row: MemoryRow) -> str:
         return "It does not fit even with an even routing."
     receives = f"the fullest rank receives {limit:g} × what an even routing gives it"
     if row["verdict"] == "oom":
-        return f"It would fit with buffers for an overload of up to {limit:g}: {receives}."
-    return f"Fits up to overload {limit:g}: {receives}."
+        return f"It would fit with buffers for an imbalance factor of up to {limit:g}: {receives}."
+    return f"Fits up to an imbalance factor of {limit:g}: {receives}."
 
 
 def limits(document: MemoryDocument, row: MemoryRow) -> list[str]:

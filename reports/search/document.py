@@ -6,14 +6,17 @@ Schema moeprof.search/1. Sizes are bytes of one device, times seconds of one ste
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NotRequired, TypedDict
 
+from moeprof.projector.breakdown import MemoryBreakdown
 from moeprof.projector.memory import project
+from moeprof.projector.request.search import WantedSearch
 from moeprof.projector.search import Found, SearchResult
 from moeprof.projector.search.space import LIMITED
-from moeprof.projector.step_time import estimate
-from moeprof.projector.step_time.rates import Tuning
+from moeprof.projector.setting import Setting
+from moeprof.projector.step_time import TimedRun, basis_of, estimate
 from moeprof.projector.what_if import Effect
 from moeprof.reports.memory.document import ErrorInfo, error_info
 from moeprof.specs.parameters import active_parameter_count, parameter_count
@@ -33,8 +36,36 @@ class TimeInfo(TypedDict):
     confidence: str
 
 
+class CheckInfo(TypedDict):
+    """What XLA's compiler lays out for a plan: bytes of args and arena together, ``verdict`` of it.
+
+    ``peak_range_bytes`` are the least and the most, whatever kernels a run chooses; None, and a
+    ``verdict`` of ``unknown``, where it could not be compiled, of which ``notes`` say why.
+    """
+
+    verdict: str
+    peak_range_bytes: list[int] | None
+    args_bytes: int | None
+    is_range_known: bool
+    compiler: str
+    compile_s: float
+    notes: list[str]
+
+
+class BasisInfo(TypedDict):
+    """Where times are from: ``source`` is ``measured``, ``calibrated`` or ``assumed``."""
+
+    source: str
+    evidence: str
+    factor: float
+
+
 class PlanInfo(TypedDict):
-    """One plan; ``rank`` 0: it does not fit."""
+    """One plan; ``rank`` 0: it does not fit.
+
+    Ranges are those that a band gives, least first. ``closed_form_rank`` is the rank before the
+    compiler was asked.
+    """
 
     rank: int
     strategy: str
@@ -50,13 +81,18 @@ class PlanInfo(TypedDict):
     temp_bytes: int
     outside_bytes: int
     pool_bytes: int
+    mem_fraction: float
     largest: str
     seconds: float
     seconds_range: list[float]
     tokens_per_s_per_device: float
+    tokens_per_s_per_device_range: list[float]
     mfu: float
+    mfu_range: list[float]
     bubble: float
     time: list[TimeInfo]
+    closed_form_rank: int
+    compiled: NotRequired[CheckInfo]
 
 
 class EffectInfo(TypedDict):
@@ -65,6 +101,7 @@ class EffectInfo(TypedDict):
     optimisation: str
     is_used: bool
     saved_s: float
+    saved_s_range: list[float]
     saved_bytes: int | None
     verdict: str
     price: str
@@ -78,7 +115,11 @@ class Rejected(TypedDict):
 
 
 class SearchDocument(TypedDict):
-    """The whole answer."""
+    """The whole answer.
+
+    ``order`` is ``time`` or ``fit``. ``surest`` is the plan that is fastest at the slow end of its
+    band, where that is not the first. ``compiled_plans``: how many of the best the compiler saw.
+    """
 
     schema: str
     inputs: dict[str, object]
@@ -87,33 +128,75 @@ class SearchDocument(TypedDict):
     fitting: int
     borderline: int
     rejected: list[Rejected]
+    order: str
+    is_order_asked: bool
+    basis: BasisInfo
     plans: list[PlanInfo]
+    compiled_plans: int
+    surest: PlanInfo | None
     nearest: PlanInfo | None
     what_if: list[EffectInfo] | None
     notes: list[str]
+    arguments: list[str]
 
 
-def document_of(
-    result: SearchResult,
-    model_key: str,
-    said: Sequence[str],
-    tuning: Tuning,
-    effects: Sequence[Effect] | None,
-) -> SearchDocument:
-    """The document of a search; ``effects`` None: they were not asked for."""
+@dataclass(frozen=True)
+class Answered:
+    """A search and what was asked beside it.
+
+    ``effects`` are of optimisations on the best plan, None where they were not asked for; ``runs``
+    those whose steps were timed; ``projecting`` gives a setting's memory; ``checks`` are the
+    compiler's, by the place of a plan in ``result.found``; ``arguments`` are the command's.
+    """
+
+    asked: WantedSearch
+    result: SearchResult
+    is_order_asked: bool = False
+    effects: Sequence[Effect] | None = None
+    runs: Sequence[TimedRun] = ()
+    projecting: Callable[[Setting], MemoryBreakdown] = project
+    checks: Mapping[int, CheckInfo] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
+
+
+def document_of(answered: Answered) -> SearchDocument:
+    """The document of a search: what the compiler finds out of memory comes last."""
+    asked, result = answered.asked, answered.result
+    found = [_plan(n, one, answered) for n, one in enumerate(result.found, start=1)]
+    for place, check in answered.checks.items():
+        found[place]["compiled"] = check
+    found.sort(key=lambda plan: is_refuted(plan))
+    for rank, plan in enumerate(found, start=1):
+        plan["rank"] = rank
+    basis = basis_of(result.space.base, answered.runs)
+    band = found[0]["seconds_range"] if found else [0.0, 0.0]
+    band = [end / found[0]["seconds"] for end in band] if found else band
     return {
         "schema": SCHEMA,
-        "inputs": _inputs(result, model_key, tuning),
-        "said": list(said),
+        "inputs": {**_inputs(result, asked), "options": list(asked.shared)},
+        "said": list(asked.said),
         "considered": result.considered,
         "fitting": result.fitting,
         "borderline": result.borderline,
         "rejected": [{"reason": reason, "plans": plans} for reason, plans in result.rejected],
-        "plans": [_plan(n, found, tuning) for n, found in enumerate(result.found, start=1)],
-        "nearest": None if result.nearest is None else _plan(0, result.nearest, tuning),
-        "what_if": None if effects is None else [_effect(one) for one in effects],
+        "order": result.order,
+        "is_order_asked": answered.is_order_asked,
+        "basis": {"source": basis.source, "evidence": basis.evidence, "factor": basis.factor},
+        "plans": found,
+        "compiled_plans": len(answered.checks),
+        "surest": None if result.surest is None else _plan(0, result.surest, answered),
+        "nearest": None if result.nearest is None else _plan(0, result.nearest, answered),
+        "what_if": None
+        if answered.effects is None
+        else [_effect(one, band) for one in answered.effects],
         "notes": _notes(result),
+        "arguments": list(answered.arguments),
     }
+
+
+def is_refuted(plan: PlanInfo) -> bool:
+    """Whether the compiler finds a plan out of memory."""
+    return "compiled" in plan and plan["compiled"]["verdict"] == "oom"
 
 
 def to_json(document: SearchDocument) -> str:
@@ -121,8 +204,8 @@ def to_json(document: SearchDocument) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _inputs(result: SearchResult, model_key: str, tuning: Tuning) -> dict[str, object]:
-    space, base = result.space, result.space.base
+def _inputs(result: SearchResult, asked: WantedSearch) -> dict[str, object]:
+    space, base, tuning, model_key = result.space, result.space.base, asked.tuning, asked.model_key
     return {
         "model": {
             "key": model_key,
@@ -148,9 +231,11 @@ def _inputs(result: SearchResult, model_key: str, tuning: Tuning) -> dict[str, o
     }
 
 
-def _plan(rank: int, found: Found, tuning: Tuning) -> PlanInfo:
+def _plan(rank: int, found: Found, answered: Answered) -> PlanInfo:
     setting = found.setting
-    memory, time = project(setting), estimate(setting, tuning)
+    memory = answered.projecting(setting)
+    time = estimate(setting, answered.asked.tuning, answered.runs)
+    speed, (low, high) = time.tokens_per_s_per_device, time.basis.band
     rows = (*memory.worst.args, *memory.worst.peak.rows)
     largest = max(rows, key=lambda row: float("-inf") if row.size_bytes is None else row.size_bytes)
     return {
@@ -168,11 +253,14 @@ def _plan(rank: int, found: Found, tuning: Tuning) -> PlanInfo:
         "temp_bytes": found.temp_bytes,
         "outside_bytes": found.outside_bytes,
         "pool_bytes": memory.pool_bytes,
+        "mem_fraction": setting.mem_fraction,
         "largest": largest.name,
         "seconds": time.seconds,
-        "seconds_range": [time.seconds * time.band.low, time.seconds * time.band.high],
-        "tokens_per_s_per_device": time.tokens_per_s_per_device,
+        "seconds_range": list(time.seconds_range),
+        "tokens_per_s_per_device": speed,
+        "tokens_per_s_per_device_range": [speed / high, speed / low],
         "mfu": time.mfu,
+        "mfu_range": [time.mfu / high, time.mfu / low],
         "bubble": time.bubble,
         "time": [
             {
@@ -186,14 +274,16 @@ def _plan(rank: int, found: Found, tuning: Tuning) -> PlanInfo:
             }
             for row in time.rows
         ],
+        "closed_form_rank": rank,
     }
 
 
-def _effect(effect: Effect) -> EffectInfo:
+def _effect(effect: Effect, band: Sequence[float]) -> EffectInfo:
     return {
         "optimisation": effect.optimisation,
         "is_used": effect.is_used,
         "saved_s": effect.saved_s,
+        "saved_s_range": sorted(effect.saved_s * end for end in band),
         "saved_bytes": effect.saved_bytes,
         "verdict": effect.verdict,
         "price": effect.price,
@@ -204,7 +294,8 @@ def _notes(result: SearchResult) -> list[str]:
     domain = result.space.base.hardware.domain
     return [
         "Times are estimates: rates of kernels and links, and what hides behind what "
-        "(moeprof/projector/step_time). They rank plans; their range is in seconds_range.",
+        "(moeprof/projector/step_time); what ends in _range is likely, by the errors of "
+        "benchmarks/results/step_time.json. They rank plans where order is time.",
         "Plans that fit by more than the error of their account, and by more than 5 %, come before "
         "borderline ones.",
         f"Tensor, expert and context peers are taken for neighbours; {domain} devices share the "

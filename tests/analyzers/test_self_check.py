@@ -3,10 +3,9 @@ import dataclasses
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers import analyze
+from moeprof.analyzers import analyze, check_tables
 from moeprof.analyzers.questions.ops import ops
 from moeprof.analyzers.registry import all_names
-from moeprof.analyzers.withhold import check_tables
 from moeprof.errors import TableError
 from moeprof.reports.run.document import build
 from moeprof.reports.run.terminal import tables

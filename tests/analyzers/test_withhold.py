@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from moeprof.analyzers import analyze
+from moeprof.analyzers import analyze, without_withheld
 from moeprof.analyzers.dropped import DROPPED
 from moeprof.analyzers.laws import with_questions
 from moeprof.analyzers.question import Taken
 from moeprof.analyzers.questions.hints import SCHEMA as HINTS
 from moeprof.analyzers.registry import all_questions, question
-from moeprof.analyzers.withhold import without_withheld
 from moeprof.ingest import open_run
 from moeprof.reports.parts.phrases import withheld_by
 from moeprof.reports.run.document import build

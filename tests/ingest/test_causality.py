@@ -6,9 +6,8 @@ import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, Ref, event, host, line, metadata, xspace
 
-from moeprof.analyzers import analyze
+from moeprof.analyzers import analyze, without_withheld
 from moeprof.analyzers.questions.launch import launch
-from moeprof.analyzers.withhold import without_withheld
 from moeprof.ingest import open_run
 from moeprof.reports.perfetto.layout import layout
 from moeprof.reports.run.document import build

@@ -11,8 +11,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from moeprof.errors import SpecError
-from moeprof.kernels.products.group_lens import with_64_bits
-from moeprof.kernels.products.grouped_product import compute_group_offs, grouped_gemm
+from moeprof.kernels.products.grouped_product import compute_group_offs, grouped_gemm, with_64_bits
 from moeprof.kernels.products.primitive import bind_variable_k
 
 pytestmark = pytest.mark.quick

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moeprof.model.attention import causal_attention, whole_attention
-from moeprof.model.blockwise import BLOCK, blockwise_attention
+from moeprof.model.attention import BLOCK, blockwise_attention, causal_attention, whole_attention
 
 pytestmark = pytest.mark.quick
 

@@ -50,7 +50,7 @@ def test_one_line_makes_a_framework_known(toy):
 
 
 def test_what_it_lacks_is_refused_with_those_that_have_it(toy):
-    with pytest.raises(moeprof.MoeprofError, match="world toy does not have it"):
+    with pytest.raises(moeprof.MoeprofError, match="framework toy does not have it"):
         moeprof.memory("mixtral_8x7b", vocab_tiling=8, framework="toy")
     with pytest.raises(moeprof.MoeprofError, match="one of maxtext, bundled, megatron, toy"):
         moeprof.memory("mixtral_8x7b", framework="mars")

@@ -74,7 +74,7 @@ def test_other_programs_have_one_build() -> None:
 
 
 def test_a_build_is_maxtexts_alone() -> None:
-    with pytest.raises(SpecError, match=r"maxtext_build 0\.2\.5: world megatron has no MaxText"):
+    with pytest.raises(SpecError, match=r"0\.2\.5: framework megatron has no MaxText"):
         deepseek("sparse-gmm", 1, framework="megatron", maxtext_build="0.2.5")
     with pytest.raises(SpecError, match=r"maxtext_build: expected one of rocm-26\.2, 0\.2\.5"):
         deepseek("sparse-gmm", 1, maxtext_build="1")

@@ -114,7 +114,7 @@ class TestState:
         assert size(project(mi300x), "GEMM workspaces") == 0
 
     def test_no_adafactor(self) -> None:
-        with pytest.raises(SpecError, match="world megatron has adamw, muon, sgd"):
+        with pytest.raises(SpecError, match="framework megatron has adamw, muon, sgd"):
             project(setting(optimizer="adafactor"))
 
 

@@ -13,9 +13,10 @@ from moeprof.errors import SpecError, TraceError
 from moeprof.ingest import open_run
 from moeprof.projector.breakdown import total
 from moeprof.projector.calibrate import Measured, Part, calibrate, measured
-from moeprof.projector.correction import corrected, read_corrections, store
+from moeprof.projector.correction import corrected, read_corrections, store, timed_run
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
+from moeprof.projector.step_time import estimate
 from moeprof.reports.memory.calibration import build_calibration, calibration_json, calibration_text
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
@@ -86,6 +87,28 @@ def test_kinds_that_the_run_does_not_tell_are_not_zero():
     assert found.totals == calibrate(PROJECTED, told).totals
     assert found.factor == pytest.approx(1.25)
     assert any("JAX_ENABLE_COMPILATION_CACHE=false" in note for note in found.notes)
+
+
+def test_seconds_of_a_step_are_stored_beside_their_estimate(tmp_path):
+    file = tmp_path / "corrections.json"
+    found = calibrate(PROJECTED, run(step_s=2.5, steps=12))
+    store(file, found)
+    (one,) = read_corrections(file)
+    assert one.time is not None
+    assert one.time == timed_run(found)
+    assert (one.time.measured_s, one.time.steps, one.time.run) == (2.5, 12, "runs/one")
+    assert one.time.estimated_s == estimate(SETTING).seconds
+    assert one.time.factor == 2.5 / estimate(SETTING).seconds
+    assert one.time.split == ("fsdp", "expert")
+    text = " ".join(calibration_text(build_calibration(found)).plain.split())
+    assert f"A step took 2.500 s, {one.time.factor:.2f} times the" in text
+    store(file, calibrate(PROJECTED, run()))  # a dump of the compiler has no steps
+    assert read_corrections(file)[0].time is None
+    written = json.loads(file.read_text())
+    written["corrections"][0]["time"] = {"measured_s": 0, "estimated_s": 1}
+    file.write_text(json.dumps(written))
+    with pytest.raises(SpecError, match="measured_s above 0 was expected, found 0"):
+        read_corrections(file)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +221,11 @@ def test_a_profile_without_lives_gives_no_kind_of_its_temporaries(monkeypatch):
         p for p in told.parts if p.pool == "args"
     ]
     assert (found.args_bytes, found.temp_bytes) == (told.args_bytes, told.temp_bytes)
+    # By hand, of one host: from the first start to the last, over the steps between.
+    starts_ns = trace.steps["start_ns"][trace.steps["used"]]
+    between_s = (starts_ns.max() - starts_ns.min()) / (len(starts_ns) - 1) / 1e9
+    assert told.steps == len(starts_ns)
+    assert told.step_s == pytest.approx(between_s, rel=0.02)
 
 
 def test_the_allocators_peak_is_that_of_the_fullest_device_as_capture_sampled_it(tmp_path):

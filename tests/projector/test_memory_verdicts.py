@@ -87,7 +87,7 @@ def test_the_fullest_peak_and_the_worst_stage_are_the_headline() -> None:
         ({"mem_fraction": 1.5}, "mem-fraction: expected a share"),
         ({"optimizer": "lamb"}, "optimizer: expected one of adamw"),
         ({"pdbs": 0}, "pdbs: expected at least 1, found 0"),
-        ({"overload": 0.5}, "overload: expected at least 1, since the fullest rank"),
+        ({"overload": 0.5}, "imbalance: expected at least 1, since the fullest rank"),
         ({"ragged_buffer_factor": 0.0}, "ragged_buffer_factor: expected a number above 0"),
         ({"sequence": 10**12}, "sequence: expected at most 16,777,216 tokens"),
     ],

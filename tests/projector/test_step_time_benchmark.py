@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from moeprof.projector.step_time.rates import band_of
+from moeprof.projector import step_time
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,9 +56,23 @@ def test_bands_hold_what_was_measured(benchmark, result):
     for row, setting in zip(result["rows"], settings, strict=True):
         if row["unit"] != "share":
             ratio = row["projected"] / row["measured"]  # of seconds: measured over estimated
-            band = band_of(setting)
+            band = step_time.basis_of(setting).band
             inside.setdefault(row["family"], []).append(band.low * 0.99 < ratio < band.high)
     assert all(inside["amd_maxtext_deepseek_v3"])
     assert all(inside["moeprof_bundled_h200"])
     held = inside["nvidia_megatron_bridge"]
     assert sum(held) / len(held) > 0.8
+
+
+def test_bands_are_the_errors_rounded_outwards(benchmark, result):
+    assert benchmark.bands() == result["bands"]
+    assert {name: list(getattr(step_time, name)) for name in result["bands"]} == result["bands"]
+    # By hand: of one strategy on MI355X the rows furthest apart are dense-cf1.25 at pdbs 4,
+    # measured over estimated 1049.4 / 961.1, and at pdbs 9, 1294.7 / 1399.0: 1.180 times.
+    errors = {row["run"]: 1 + row["error"] for row in result["rows"]}
+    four, nine = (errors[f"deepseek_v3 mi355x dense-cf1.25 pdbs {pdbs}"] for pdbs in (4, 9))
+    assert four / nine == pytest.approx((1049.4 / 961.1) / (1294.7 / 1399.0), abs=1e-3)
+    assert 1.1 < four / nine < step_time.SAME_STRATEGY.high
+    # Nothing to compare with: as far off as NVIDIA's, either way.
+    assert step_time.UNCHECKED.high == step_time.ASSUMED.high
+    assert step_time.UNCHECKED.low <= 1 / step_time.ASSUMED.high < step_time.UNCHECKED.low + 0.1

@@ -51,7 +51,7 @@ def test_deepep_is_a_library_of_gpus() -> None:
 
 
 def test_megatron_runs_on_gpus() -> None:
-    with pytest.raises(SpecError, match=r"world megatron: Megatron-LM runs on GPUs, found Google"):
+    with pytest.raises(SpecError, match=r"megatron: Megatron-LM runs on GPUs, found Google"):
         on_tpu("sparse-gmm", framework="megatron")
 
 

@@ -92,7 +92,9 @@ def test_a_search_is_what_the_command_prints(printed):
     asked = ("search", "--model", "qwen3_30b_a3b", "--devices", 16, "--world", "megatron",
              "--top", 3, "--pdbs", 2, "--what-if")  # fmt: skip
     assert f"{found}\n" == printed(*asked)
-    assert json.loads(found.to_json()) == json.loads(printed(*asked, "--json"))
+    made = json.loads(printed(*asked, "--json"))
+    assert json.loads(found.to_json()) == made | {"arguments": []}
+    assert made["arguments"][:2] == ["--model", "qwen3_30b_a3b"]
     assert found.plans["rank"].tolist() == [1, 2, 3]
     assert found.rejected["plans"].sum() + found.fitting == found.considered
     assert found.what_if is not None
@@ -112,8 +114,9 @@ def test_a_search_that_finds_nothing_has_an_empty_table():
         ({"ep": -2}, "ep: expected a whole number of at least -1, found -2"),
         ({"devices": True}, "devices: expected a whole number of at least 1, found True"),
         ({"overload": "more"}, "overload: expected a number, found 'more'"),
+        ({"world": "mars"}, "framework: expected one of maxtext, bundled, megatron"),
         ({"fused_loss": 1}, "fused_loss: expected True or False, found 1"),
-        ({"framework": "mars"}, "world: expected one of maxtext, bundled, megatron"),
+        ({"framework": "mars"}, "framework: expected one of maxtext, bundled, megatron"),
         ({"strategy": ["sparse-gmm", "dense"]}, "strategy: expected dense-cfX"),
         ({"detail": "sparse-gmm@x"}, "expected STRATEGY@PDBS"),
     ],

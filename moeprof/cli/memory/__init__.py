@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from moeprof.cli.memory.options import (
     OptionsOfMany,
     arguments_of,
     describes_a_run,
+    given_to,
     names_a_program,
     take_arguments,
 )
@@ -147,7 +147,7 @@ def _option(ctx: click.Context, name: str) -> str:
 
 # name -> one line for the help; the command is moeprof/cli/memory/<name>.py's `command`.
 COMMANDS = {
-    "search": "Plans that fit, ranked by the estimated time of a step.",
+    "search": "Plans that fit, the best first: by fit, or by time where it is measured.",
     "explain-oom": "An out-of-memory message in the model's terms.",
     "diff": "What one compilation holds in memory that another does not.",
 }
@@ -289,7 +289,7 @@ def command(
     with as_usage():  # what cannot be projected was asked for by an option
         found = answer(asked, detail, projecting)
         plan = _compiled(found.shown.breakdown.setting) if is_compiled else None
-        document = document_of(found, _arguments(), plan)
+        document = document_of(found, given_to("memory"), plan)
     if html is not None:
         from moeprof.reports.memory.page import write_page
 
@@ -307,21 +307,6 @@ def command(
         console.print(drawn(document, console.width), soft_wrap=True)
 
 
-def _arguments() -> list[str]:
-    """The arguments of this command, without those that only say how the answer is shown."""
-    given = sys.argv[2:] if sys.argv[1:2] == ["memory"] else []
-    kept: list[str] = []
-    place = 0
-    while place < len(given):
-        if given[place] in ("--html", "--detail"):
-            place += 2
-            continue
-        if given[place] != "--json" and not given[place].startswith(("--html=", "--detail=")):
-            kept.append(given[place])
-        place += 1
-    return kept
-
-
 # ``--compile``: the compiler's own plan of a cell, beside the closed form.
 
 BUNDLED = "bundled"
@@ -335,8 +320,8 @@ def _of_bundled(request: Request) -> Request:
     """
     if request.framework not in (None, BUNDLED):
         raise SelectionError(
-            f"--compile: compiles the bundled model's step, so expected --world {BUNDLED}, found "
-            f"{request.framework!r}. Another program is compiled by "
+            f"--compile: compiles the bundled model's step, so expected --framework {BUNDLED}, "
+            f"found {request.framework!r}. Another program is compiled by "
             "moeprof.projector.compiled.plan."
         )
     return replace(request, framework=BUNDLED)

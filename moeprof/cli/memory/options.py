@@ -6,7 +6,8 @@ and the answer says which did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+import sys
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,7 +49,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--optimizer",), {"metavar": "NAME", "help": "adamw, adafactor, muon or sgd."}),
     (("--mem-fraction",), {"type": float, "help":
      "Share of the device that XLA may take. Default: 0.93, on TPU 1."}),
-    (("--overload",), {"type": float, "help":
+    (("--imbalance", "--overload", "imbalance"), {"type": float, "help":
      "Rows that the fullest rank receives over those of an even routing."}),
     (("--ragged-buffer-factor",), {"type": float, "help":
      "Rows of a receive buffer over those of an even routing; more are dropped."}),
@@ -74,9 +75,25 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
 )  # fmt: skip
 
 
+def takes(names: Collection[str]) -> Callable[[_Function], _Function]:
+    """Add some of these options, by the names of the fields of a `Request`."""
+    return lambda command: _with([one for one in _OPTIONS if _field(one[0]) in names], command)
+
+
+def _field(names: tuple[str, ...]) -> str:
+    """The field that an option fills."""
+    return names[-1].partition("/")[0].removeprefix("--").replace("-", "_")
+
+
 def describes_a_run(command: _Function) -> _Function:
     """Add the options of a `Request`; they arrive by the names of its fields."""
-    for names, settings in reversed(_OPTIONS):
+    return _with(_OPTIONS, command)
+
+
+def _with(
+    options: Sequence[tuple[tuple[str, ...], dict[str, object]]], command: _Function
+) -> _Function:
+    for names, settings in reversed(options):
         command = click.option(*names, **settings)(command)  # type: ignore[arg-type]
     return command
 
@@ -189,3 +206,19 @@ def _spread(args: list[str], option: str, ends: list[str]) -> list[str]:
             names += 1
         out.append(arg)
     return out
+
+
+def given_to(*command: str) -> tuple[str, ...]:
+    """The arguments of this command, without those that only say how the answer is shown."""
+    words = len(command) + 1
+    given = sys.argv[words:] if tuple(sys.argv[1:words]) == command else []
+    kept: list[str] = []
+    place = 0
+    while place < len(given):
+        if given[place] in ("--html", "--detail"):
+            place += 2
+            continue
+        if given[place] != "--json" and not given[place].startswith(("--html=", "--detail=")):
+            kept.append(given[place])
+        place += 1
+    return tuple(kept)

@@ -17,7 +17,7 @@ from primus_turbo.jax.lax import grouped_gemm as upstream_grouped_gemm
 
 from moeprof.kernels import arguments
 from moeprof.kernels.preflight import PreflightError
-from moeprof.kernels.products.group_lens import as_lengths, compute_group_offs, with_64_bits
+from moeprof.kernels.products.grouped_product import as_lengths, compute_group_offs, with_64_bits
 
 __all__ = ["compute_group_offs", "grouped_gemm", "grouped_gemm_variable_k"]
 

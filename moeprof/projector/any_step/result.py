@@ -15,7 +15,7 @@ from moeprof.analyzers.heap.at_peak import ARGUMENTS as TOGETHER
 from moeprof.analyzers.heap.at_peak import AT_PEAK, grouped
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, WEIGHTS, is_optimizer
 from moeprof.projector.any_step.program import Roofline
-from moeprof.projector.breakdown import BORDERLINE
+from moeprof.projector.breakdown import verdict_of
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.schema import Column, Schema
 
@@ -56,17 +56,6 @@ def content_of(path: str, is_float: bool) -> str:
     if is_optimizer(path):
         return OPTIMIZER
     return WEIGHTS if _WEIGHTS.search(path) else NO_KIND
-
-
-def verdict_of(range_bytes: tuple[int, int], pool_bytes: int, *, is_known: bool = True) -> str:
-    """Of what takes the least and the most of a pool: ``fits``, ``borderline`` or ``oom``.
-
-    Nothing surely fits of which it is not known whether it may take more.
-    """
-    least, most = (size / pool_bytes - 1 for size in range_bytes)
-    if most < -BORDERLINE and is_known:
-        return "fits"
-    return "oom" if least > BORDERLINE else "borderline"
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,9 @@ from moeprof.errors import CompileError, SelectionError
 from moeprof.interpreter import module_command, module_file
 from moeprof.projector.any_step import PROGRAMS, SECONDS
 from moeprof.projector.any_step.ask import plan_lowered
-from moeprof.projector.any_step.result import StepPlan, verdict_of
+from moeprof.projector.any_step.result import StepPlan
 from moeprof.projector.any_step.words import described_script, notes_of, nothing_text
+from moeprof.projector.breakdown import verdict_of
 from moeprof.projector.compiled import load_target, require_compiler
 from moeprof.projector.compiled.child import PRINTED, SHOWN_LETTERS
 from moeprof.projector.compiled.plan import child_environment

@@ -16,7 +16,7 @@ from moeprof.projector.request.config import HARDWARE, Request, with_config
 from moeprof.projector.request.plan import Told, load_of, plan_of, read_counts, remarks_on
 from moeprof.projector.setting import MegatronOptions, Precision, Setting, usual_of
 from moeprof.specs import DTYPE_BYTES
-from moeprof.specs.hardware import load_hardware
+from moeprof.specs.hardware import HardwareSpec, load_hardware
 from moeprof.specs.presets import preset_names
 from moeprof.specs.sources import load_model
 from moeprof.specs.sources.document import NOT_READ, LoadedModel
@@ -93,32 +93,42 @@ def _wanted(
     hardware = load_hardware(request.hardware or HARDWARE)
     told = Told((f"hardware {HARDWARE}",) if request.hardware is None else (), before)
     plan, of_plan = plan_of(request, program)
-    sequence, of_sequence = _sequence(request)
+    sequence, of_sequence = sequence_of(request)
     load, of_load = load_of(request, program, plan, sequence)
     with _naming_unread(loaded.origin, loaded.notes):
         program.check_plan(plan, loaded.model, request.devices, load.batch)
         remarks = Told(said=remarks_on(plan, loaded.model, load.batch))
     setting = Setting(
-        model=loaded.model,
         plan=plan,
-        strategy=Strategy("sparse-gmm"),
-        hardware=hardware,
         sequence=load.batch.sequence,
         pdbs=1,
         microbatches=load.batch.microbatches,
-        framework=program.name,
         schedule=load.batch.schedule,
-        optimizer=request.optimizer or "adamw",
-        precision=precision_of(request, program, loaded),
-        offload=frozenset(_parts(request.offload)),
         layers_per_stage=load.batch.layers_per_stage,
-        **(usual_of(hardware) | _given(request)),  # type: ignore[arg-type]
-        **_of_megatron(request),  # type: ignore[arg-type]
+        **beside_the_plan(request, program, loaded, hardware),  # type: ignore[arg-type]
     )
     strategies, of_strategies = strategies_of(request.strategy, setting)
     told = told + of_plan + of_sequence + of_load + remarks + of_strategies
     is_asked = request.mem_fraction is not None
     return Wanted(setting, loaded.origin, strategies, load.pdbs, sentences(told), is_asked)
+
+
+def beside_the_plan(
+    request: Request, program: Framework, loaded: LoadedModel, hardware: HardwareSpec
+) -> dict[str, object]:
+    """Fields of `Setting` that neither plan nor load decide."""
+    return {
+        "model": loaded.model,
+        "strategy": Strategy("sparse-gmm"),
+        "hardware": hardware,
+        "framework": program.name,
+        "optimizer": request.optimizer or "adamw",
+        "precision": _precision(request, program, loaded),
+        "offload": frozenset(_parts(request.offload)),
+        **usual_of(hardware),
+        **_given(request),
+        **_of_megatron(request),
+    }
 
 
 def sentences(told: Told) -> tuple[str, ...]:
@@ -159,7 +169,12 @@ def read_dtype(option: str, text: str) -> str:
     return name
 
 
-def _sequence(request: Request) -> tuple[int | None, Told]:
+def sequence_of(request: Request) -> tuple[int | None, Told]:
+    """Tokens of a sequence, None where they are unknown, and what was filled in.
+
+    Raises:
+        SpecError: they are no whole number.
+    """
     if request.seq is None:
         return 4096, Told(taken=("seq 4096",))
     if request.seq == UNKNOWN:
@@ -167,7 +182,7 @@ def _sequence(request: Request) -> tuple[int | None, Told]:
     return read_counts("--seq", request.seq, f"one, or {UNKNOWN}")[0], Told()
 
 
-def precision_of(request: Request, program: Framework, loaded: LoadedModel) -> Precision:
+def _precision(request: Request, program: Framework, loaded: LoadedModel) -> Precision:
     """Number formats; what is not said is as the framework has it.
 
     A MaxText YAML that names no format has MaxText's own: computing in bfloat16, float32 weights.
@@ -191,11 +206,11 @@ def precision_of(request: Request, program: Framework, loaded: LoadedModel) -> P
 
 def _given(request: Request) -> dict[str, object]:
     """Options that stand for fields of `Setting` by the same name, where they were given."""
-    names = ("mem_fraction", "overload", "ragged_buffer_factor", "vocab_tiling", "deepep_sms",
+    names = ("mem_fraction", "ragged_buffer_factor", "vocab_tiling", "deepep_sms",
              "attention", "recomputed_layers", "maxtext_build", "is_scanned",
              "has_float32_weight_sum")  # fmt: skip
     values = {name: getattr(request, name) for name in names}
-    values["has_fused_loss"] = request.fused_loss
+    values |= {"has_fused_loss": request.fused_loss, "overload": request.imbalance}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -241,6 +256,6 @@ def check_options(given: Mapping[str, object], program: Framework) -> None:
         if given.get(name) is None:
             continue
         raise SpecError(
-            f"--{name.replace('_', '-')}: world {program.name} does not have it. "
-            f"Leave it out, or give --world {' or '.join(that_have(name))}."
+            f"--{name.replace('_', '-')}: framework {program.name} does not have it. "
+            f"Leave it out, or give --framework {' or '.join(that_have(name))}."
         )

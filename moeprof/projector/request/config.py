@@ -7,13 +7,14 @@ A `Request` is what was asked for; where it says nothing a configuration may. Th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.framework import Framework
 from moeprof.specs import DTYPE_BYTES, check_dtype
 from moeprof.specs.hardware import GPUS_PER_HOST, load_hardware
+from moeprof.specs.plan import ALL_AXES, SHORT
 from moeprof.specs.remat import OFFLOADING, POLICIES
 from moeprof.specs.sources.document import LoadedModel
 
@@ -21,8 +22,8 @@ _OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd", "muon": "muo
 _REMAT = {"full": "full", "minimal": "minimal", "none": "none"} | {
     name: name for name in (*POLICIES, *OFFLOADING)
 }
-_DEGREES = {"dp": "data", "fsdp": "fsdp", "ep": "expert", "tp": "tensor", "cp": "context",
-            "pp": "pipeline"}  # fmt: skip
+DEGREES = {short: axis for short, axis in SHORT.items() if axis in ALL_AXES}
+"""Option → the degree of parallelism that it says."""
 _LEVELS = ("ici", "dcn")
 _WHOLE_SCORES = "dot_product"
 
@@ -59,7 +60,7 @@ class Request:
     grad_dtype: str | None = None
     optimizer: str | None = None
     mem_fraction: float | None = None
-    overload: float | None = None
+    imbalance: float | None = None
     ragged_buffer_factor: float | None = None
     vocab_tiling: int | None = None
     fused_loss: bool | None = None
@@ -79,11 +80,14 @@ class Request:
 
 
 def with_config(
-    request: Request, loaded: LoadedModel, program: Framework
+    request: Request,
+    loaded: LoadedModel,
+    program: Framework,
+    searched: Collection[str] = (),
 ) -> tuple[Request, tuple[str, ...]]:
     """The request with what the configuration says filled in, and sentences on both.
 
-    What the framework has none of is left out.
+    What the framework has none of is left out, and so are fields that are ``searched``.
 
     Raises:
         SpecError: a value of the configuration cannot be.
@@ -99,8 +103,11 @@ def with_config(
         )
     found |= _of_command(loaded, request) if loaded.sources else _axes(given, loaded.origin)
     taken: dict[str, list[str]] = {}
-    beaten, values = [], {}
+    beaten, left, values = [], [], {}
     for field, (key, value) in found.items():
+        if field in searched:
+            left.append(f"{key} {given.get(key, value)}")
+            continue
         if field in program.lacks:
             beaten.append(f"{key} {given.get(key, value)}: {program.name} has none, left out.")
             continue
@@ -110,7 +117,7 @@ def with_config(
         elif asked in (None, ()):
             values[field] = value
             source = loaded.sources.get(key.split()[0], loaded.origin)
-            if not loaded.sources or field not in _DEGREES or value != 1:
+            if not loaded.sources or field not in DEGREES or value != 1:
                 taken.setdefault(source, []).append(f"{key} {given.get(key, value)}")
         elif asked != value:
             shown = ",".join(asked) if isinstance(asked, tuple) else asked
@@ -119,6 +126,7 @@ def with_config(
                 f"{loaded.origin}."
             )
     said = [f"From {source}: {', '.join(names)}." for source, names in taken.items()]
+    said += [f"Searched, so not taken from there: {', '.join(left)}."] if left else []
     filled = replace(request, **values)  # type: ignore[arg-type]
     dropped = (*_not_understood(given, request, loaded.origin), *_chunks(given, filled))
     unused = () if loaded.sources else _left_out(given, loaded.origin)
@@ -144,7 +152,7 @@ def _read(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, obje
 def _axes(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, object]]:
     """Degrees of parallelism: inside a machine (ici) times across machines (dcn)."""
     found: dict[str, tuple[str, object]] = {}
-    for field, axis in _DEGREES.items():
+    for field, axis in DEGREES.items():
         keys = [f"{level}_{axis}_parallelism" for level in _LEVELS]
         present = [key for key in keys if given.get(key) is not None]
         if present:
@@ -178,7 +186,7 @@ def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, o
          if key.startswith(f"{level}_")}
         for level in _LEVELS
     )  # fmt: skip
-    for field, axis in _DEGREES.items():
+    for field, axis in DEGREES.items():
         if getattr(request, field) is not None:
             inside[f"{axis}_parallelism"] = getattr(request, field)
             across[f"{axis}_parallelism"] = 1
@@ -194,7 +202,7 @@ def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, o
         across = dict.fromkeys(across, 1)  # as MaxText, which does not look at them
     _fill("dcn", across, slices, devices, slices)
     degrees = {key: degree * across.get(key, 1) for key, degree in inside.items()}
-    known = {f"{axis}_parallelism": field for field, axis in _DEGREES.items()}
+    known = {f"{axis}_parallelism": field for field, axis in DEGREES.items()}
     others = [f"{key} {n}" for key, n in degrees.items() if n > 1 and key not in known]
     if others:
         raise SelectionError(
@@ -265,7 +273,7 @@ def _batches(
 
 def _left_out(given: Mapping[str, object], origin: str) -> list[str]:
     """Axes that a projection has no place for."""
-    known = {f"{level}_{axis}_parallelism" for level in _LEVELS for axis in _DEGREES.values()}
+    known = {f"{level}_{axis}_parallelism" for level in _LEVELS for axis in DEGREES.values()}
     used = [
         f"{key} {value}"
         for key, value in given.items()

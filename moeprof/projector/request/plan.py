@@ -16,20 +16,11 @@ from typing import NamedTuple
 from moeprof.errors import SpecError
 from moeprof.projector.batches import BOUND
 from moeprof.projector.framework import Framework
-from moeprof.projector.request.config import Request
+from moeprof.projector.request.config import DEGREES, Request
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.plan_checks import Batch, plan_remarks
 from moeprof.specs.remat import Remat
-
-_FIELDS = {
-    "dp": "data",
-    "fsdp": "fsdp",
-    "ep": "expert",
-    "tp": "tensor",
-    "cp": "context",
-    "pp": "pipeline",
-}
 
 
 @dataclass(frozen=True)
@@ -50,7 +41,7 @@ def plan_of(request: Request, program: Framework) -> tuple[ParallelPlan, Told]:
     Raises:
         SpecError: degrees do not fit each other or the devices.
     """
-    given = {name: getattr(request, name) for name in _FIELDS}
+    given = {name: getattr(request, name) for name in DEGREES}
     open_name = _open_name(given, request)
     known = {name: 1 if degree in (None, -1) else degree for name, degree in given.items()}
     factors = {n: d for n, d in known.items() if not (program.folds_experts and n == "ep")}
@@ -67,7 +58,7 @@ def plan_of(request: Request, program: Framework) -> tuple[ParallelPlan, Told]:
     elif not any(given.values()):
         told = Told(taken=("1 device",))
     plan = ParallelPlan(
-        **{field: known[name] for name, field in _FIELDS.items()},
+        **{field: known[name] for name, field in DEGREES.items()},
         expert_tensor=request.etp or 1,
         virtual=request.vpp or 1,
         remat=Remat(request.remat or "full"),

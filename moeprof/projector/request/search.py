@@ -1,43 +1,55 @@
-"""Question: which plans does a request for a search mean, and what was taken beside it?"""
+"""Question: which plans does a request for a search mean, and what was taken beside it?
+
+What plans share is read as `moeprof memory` reads it: what was asked for first, then what the
+model's configuration says, then a default. What is searched is not taken from a configuration.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from moeprof.errors import SelectionError
 from moeprof.projector.framework import DEFAULT, Framework, framework
 from moeprof.projector.request import (
     as_usage,
+    beside_the_plan,
     check_options,
     notes_on,
-    precision_of,
     sentences,
+    sequence_of,
     strategies_of,
 )
-from moeprof.projector.request.config import HARDWARE, Request
+from moeprof.projector.request.config import HARDWARE, Request, with_config
 from moeprof.projector.request.plan import Told, read_counts
 from moeprof.projector.search.space import Space
-from moeprof.projector.setting import Setting, usual_of
+from moeprof.projector.setting import Setting
 from moeprof.projector.step_time.rates import Tuning
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import divisors
-from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.plan import SHORT, ParallelPlan
 from moeprof.specs.remat import Remat
 from moeprof.specs.sources import load_model
 from moeprof.specs.sources.document import LoadedModel
-from moeprof.specs.strategy import Strategy
 
-AXES = {
-    "ep": "expert",
-    "fsdp": "fsdp",
-    "dp": "data",
-    "tp": "tensor",
-    "cp": "context",
-    "pp": "pipeline",
-    "vpp": "virtual",
-    "etp": "expert_tensor",
-}
-"""Option → the degree that it limits."""
+SHARED = (
+    "weight_dtype",
+    "master_dtype",
+    "moment_dtype",
+    "grad_dtype",
+    "optimizer",
+    "mem_fraction",
+    "imbalance",
+    "ragged_buffer_factor",
+    "vocab_tiling",
+    "fused_loss",
+    "sequence_parallel",
+    "deepep_sms",
+    "maxtext_build",
+    "offload",
+    "attention",
+)
+"""Options of `Request` that all plans of a search share."""
+_SEARCHED = frozenset({*SHORT, "strategy", "pdbs", "microbatches"})
 
 
 @dataclass(frozen=True)
@@ -66,19 +78,36 @@ class SearchRequest:
     vpp: str | None = None
     etp: str | None = None
     weight_dtype: str | None = None
+    master_dtype: str | None = None
+    moment_dtype: str | None = None
+    grad_dtype: str | None = None
+    optimizer: str | None = None
     mem_fraction: float | None = None
+    imbalance: float | None = None
+    ragged_buffer_factor: float | None = None
+    vocab_tiling: int | None = None
+    fused_loss: bool | None = None
+    sequence_parallel: bool | None = None
+    deepep_sms: int | None = None
+    maxtext_build: str | None = None
+    offload: tuple[str, ...] = ()
+    attention: str | None = None
     sync_free: int = 0
     overlap: bool = False
 
 
 @dataclass(frozen=True)
 class WantedSearch:
-    """What to search, what every plan does about time, and what is told of both."""
+    """What to search, what every plan does about time, and sentences on both.
+
+    ``shared`` are the options that a projection of one of the plans needs beside it.
+    """
 
     space: Space
     tuning: Tuning
     model_key: str
     said: tuple[str, ...]
+    shared: tuple[str, ...] = ()
 
 
 def wanted_search(request: SearchRequest) -> WantedSearch:
@@ -98,54 +127,77 @@ def wanted_search(request: SearchRequest) -> WantedSearch:
         )
     loaded = load_model(request.model)
     with as_usage():
-        return _wanted(request, loaded, request.devices)
+        program = framework(request.framework or DEFAULT)
+        tuned = {"sync_free": request.sync_free or None, "overlap": request.overlap or None}
+        check_options({**vars(request), **tuned}, program)
+    filled, configured = with_config(_shared(request), loaded, program, _SEARCHED)
+    with as_usage():
+        said = Told(said=(*notes_on(loaded), *configured))
+        return _wanted(request, filled, program, loaded, said)
 
 
-def _wanted(request: SearchRequest, loaded: LoadedModel, devices: int) -> WantedSearch:
-    program = framework(request.framework or DEFAULT)
-    base = _base(request, loaded, program)
-    tuned = {"sync_free": request.sync_free or None, "overlap": request.overlap or None}
-    check_options({**vars(request), **tuned}, program)
+def _shared(request: SearchRequest) -> Request:
+    """What all plans share; several policies of rematerialisation are searched."""
+    said = {name: getattr(request, name) for name in SHARED}
+    return Request(
+        model=request.model,
+        hardware=request.hardware,
+        devices=request.devices,
+        seq=None if request.seq is None else str(request.seq),
+        remat=" and ".join(request.remat) or None,
+        framework=request.framework,
+        **said,
+    )
+
+
+def _wanted(
+    request: SearchRequest, filled: Request, program: Framework, loaded: LoadedModel, before: Told
+) -> WantedSearch:
+    hardware = load_hardware(request.hardware or HARDWARE)
+    sequence, of_sequence = sequence_of(filled)
+    base = Setting(
+        plan=ParallelPlan(),
+        sequence=sequence,
+        schedule=program.searched_schedule,
+        **beside_the_plan(filled, program, loaded, hardware),  # type: ignore[arg-type]
+    )
+    assert request.devices is not None
     strategies, of_strategies = strategies_of(request.strategy, base)
-    policies = request.remat or program.searched_remats
+    of_file = (filled.remat,) if filled.remat else ()
+    policies = request.remat or of_file or program.searched_remats
     space = Space(
         base=base,
-        devices=devices,
+        devices=request.devices,
         strategies=strategies,
         remats=tuple(Remat(policy) for policy in dict.fromkeys(policies)),
-        allowed=_allowed(request, program, devices),
+        allowed=_allowed(request, program, request.devices),
         global_batch=request.global_batch,
         pdbs=request.pdbs,
         leaves_room=request.mem_fraction is None,
     )
-    told = Told(() if request.hardware else (f"hardware {HARDWARE}",)) + of_strategies
-    said = (*notes_on(loaded), *sentences(told))
-    return WantedSearch(space, Tuning(request.sync_free, request.overlap), loaded.origin, said)
+    told = Told(() if request.hardware else (f"hardware {HARDWARE}",))
+    told = told + before + of_sequence + of_strategies
+    tuning = Tuning(request.sync_free, request.overlap)
+    return WantedSearch(space, tuning, loaded.origin, sentences(told), _arguments(request))
 
 
-def _base(request: SearchRequest, loaded: LoadedModel, program: Framework) -> Setting:
-    """What all plans share."""
-    hardware = load_hardware(request.hardware or HARDWARE)
-    shared = Setting(
-        model=loaded.model,
-        plan=ParallelPlan(),
-        strategy=Strategy("sparse-gmm"),
-        hardware=hardware,
-        sequence=request.seq or 4096,
-        framework=program.name,
-        schedule=program.searched_schedule,
-        precision=precision_of(Request(weight_dtype=request.weight_dtype), program, loaded),
-        **usual_of(hardware),  # type: ignore[arg-type]
-    )
-    if request.mem_fraction is None:
-        return shared
-    return replace(shared, mem_fraction=request.mem_fraction)
+def _arguments(request: SearchRequest) -> tuple[str, ...]:
+    """Options that `moeprof memory` takes as the search does."""
+    words: list[str] = []
+    for name in SHARED:
+        value, option = getattr(request, name), f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else f"--no-{option[2:]}")
+        elif value not in (None, ()):
+            values = value if isinstance(value, tuple) else (value,)
+            words += [word for one in values for word in (option, str(one))]
+    return tuple(words)
 
 
 def _allowed(request: SearchRequest, program: Framework, devices: int) -> dict[str, frozenset[int]]:
     """Degrees that were asked for, by axis."""
     allowed = dict.fromkeys(program.missing_axes, frozenset({1}))
-    for name, axis in AXES.items():
+    for name, axis in SHORT.items():
         text = getattr(request, name)
         if text is not None:
             allowed[axis] = frozenset(read_counts(f"--{name}", text))

@@ -1,26 +1,43 @@
-"""Question: which plans fit, which of them is fastest, and why do the others not do?
+"""Question: which plans fit, which of them is best, and why do the others not do?
 
 Legal plans are projected all at once for each strategy and rematerialisation: memory by
-`project_many`, time by `step_seconds`. Those that fit with room come first, then borderline ones;
-each by tokens per second, and where these agree to a thousandth by free memory. Of plans that only
-trade replicas for context parallelism, at the same work of a device, the best is shown.
+`project_many`, time by `step_seconds`. Those that fit with room come first, then borderline ones.
+Then the order is that of time or of fit:
+
+time  tokens per second, and where these agree to a thousandth free memory. Where rates are
+      measured or calibrated for the framework and device, or where it is asked for.
+fit   what a plan gives up to fit: least recomputation first, in hundredths of the forward pass;
+      then fewest devices that wait for each other: those that share a sequence, times the fast
+      domains that its experts are spread over; then what it gains, most tokens of a microbatch
+      per device that shares them; then free memory. Nothing in it is a rate.
+
+Of plans that only trade replicas for context parallelism, at the same work of a device, the best is
+shown.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from moeprof.errors import SpecError
-from moeprof.projector.batches import Fit, fit, largest_batches
+from moeprof.projector.batches import Fit, Numbers, fit, largest_batches
 from moeprof.projector.search.space import RULES, Space, broken_rule, plans
 from moeprof.projector.setting import Degrees, Setting
-from moeprof.projector.step_time import step_seconds, tokens_per_s_per_device
-from moeprof.projector.step_time.rates import PLAIN, Tuning
+from moeprof.projector.step_time import (
+    TimedRun,
+    bands_of,
+    basis_of,
+    step_seconds,
+    tokens_per_s_per_device,
+)
+from moeprof.projector.step_time.layer_time import done_again
+from moeprof.projector.step_time.rates import PLAIN, Tuning, ground_of
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import Strategy
 from moeprof.tell import Tell, unheard
@@ -50,12 +67,18 @@ class Found:
     tokens_per_s_per_device: float
 
 
+Order = Literal["time", "fit"]
+ORDERS: tuple[Order, ...] = ("time", "fit")
+
+
 @dataclass(frozen=True)
 class SearchResult:
     """``found`` are the best, in order; ``fitting`` counts all that fit, ``considered`` all plans.
 
-    ``rejected`` gives reasons with how many plans each ruled out; they and ``fitting`` add up to
-    ``considered``. ``nearest`` is the plan that misses by least, where none fits.
+    ``order`` is what they are in the order of; ``surest`` the plan that is fastest at the slow end
+    of its band, where that is another than the first of an order by time. ``rejected`` gives
+    reasons with how many plans each ruled out; they and ``fitting`` add up to ``considered``.
+    ``nearest`` is the plan that misses by least, where none fits.
     """
 
     space: Space
@@ -65,23 +88,49 @@ class SearchResult:
     rejected: tuple[tuple[str, int], ...]
     found: tuple[Found, ...]
     nearest: Found | None
+    order: Order = "time"
+    surest: Found | None = None
 
 
 @dataclass(frozen=True)
 class _Evaluated:
-    """All legal plans of one strategy and rematerialisation."""
+    """All legal plans of one strategy and rematerialisation, a number per plan.
+
+    ``again`` is the share of the forward pass that is done again, ``tokens`` those of a microbatch
+    per device that shares them, ``spread`` those devices times the domains of its experts,
+    ``sure_speed`` the speed at the slow end of the band.
+    """
 
     setting: Setting
     degrees: Degrees
     fit: Fit
-    seconds: npt.NDArray[np.float64]
-    speed: npt.NDArray[np.float64]
+    seconds: Numbers
+    speed: Numbers
+    sure_speed: Numbers
+    again: Numbers
+    tokens: Numbers
+    spread: Numbers
 
 
 def search(
-    space: Space, top: int = 10, tuning: Tuning = PLAIN, *, tell: Tell = unheard
+    space: Space,
+    top: int = 10,
+    tuning: Tuning = PLAIN,
+    *,
+    runs: Sequence[TimedRun] = (),
+    order: Order | None = None,
+    tell: Tell = unheard,
 ) -> SearchResult:
-    """The best plans of a space; ``tell`` hears of every strategy and remat that is projected.
+    """The best plans of a space.
+
+    Args:
+        space: what is searched.
+        top: how many plans to give.
+        tuning: what every plan does about time.
+        runs: runs of the user's whose steps were timed.
+        order: what to put the plans in the order of; None: of time where that is measured or
+            calibrated for the framework and device, else of fit.
+        tell: hears of every strategy and remat that is projected.
 
     Raises:
         SpecError: the base setting has no sequence, or there is no plan at all.
@@ -102,7 +151,7 @@ def search(
         reasons[rule] = int((broken == number).sum()) * kinds
     legal = Degrees(*(np.asarray(values)[broken < 0] for values in degrees))
     evaluated = []
-    for place, one in enumerate(_evaluated(space, legal, tuning), start=1):
+    for place, one in enumerate(_evaluated(space, legal, tuning, runs), start=1):
         evaluated.append(one)
         tell(place, kinds)
     alone = int((np.asarray(legal.expert) == 1).sum())
@@ -111,14 +160,18 @@ def search(
         reasons[reason] = reasons.get(reason, 0) + is_rejected
     fitting = sum(int(_is_ranked(one).sum()) for one in evaluated)
     borderline = sum(int((_is_ranked(one) & one.fit.is_borderline).sum()) for one in evaluated)
+    chosen_order = order or ("time" if basis_of(space.base, runs).ranks else "fit")
+    found = tuple(_ranked(evaluated, top, chosen_order))
     return SearchResult(
         space,
         count * kinds,
         fitting,
         borderline,
         tuple((reason, n) for reason, n in reasons.items() if n),
-        tuple(_ranked(evaluated, top)),
+        found,
         None if fitting else _nearest(evaluated),
+        chosen_order,
+        _surest(evaluated, found[0]) if found and chosen_order == "time" else None,
     )
 
 
@@ -137,7 +190,9 @@ def setting_at(setting: Setting, degrees: Degrees, place: int) -> Setting:
     return replace(setting, plan=plan, **batch)  # type: ignore[arg-type]
 
 
-def _evaluated(space: Space, degrees: Degrees, tuning: Tuning) -> Iterator[_Evaluated]:
+def _evaluated(
+    space: Space, degrees: Degrees, tuning: Tuning, runs: Sequence[TimedRun]
+) -> Iterator[_Evaluated]:
     with_peers = Degrees(*(v[np.asarray(degrees.expert) > 1] for v in map(np.asarray, degrees)))
     for strategy, remat in itertools.product(space.strategies, space.remats):
         usable = with_peers if _needs_peers(strategy) else degrees
@@ -146,14 +201,26 @@ def _evaluated(space: Space, degrees: Degrees, tuning: Tuning) -> Iterator[_Eval
                 space.base, strategy=strategy, plan=replace(space.base.plan, remat=remat)
             )
             chosen = usable
+            arena = space.arena.get((strategy.name, remat.text), 1.0)
             if space.global_batch is None and space.pdbs is None:
                 chosen = usable._replace(
-                    pdbs=largest_batches(base, usable, leaves_room=space.leaves_room)
+                    pdbs=largest_batches(base, usable, leaves_room=space.leaves_room, arena=arena)
                 )
-            seconds = np.asarray(step_seconds(base, chosen, tuning), dtype=np.float64)
+            seconds = np.asarray(step_seconds(base, chosen, tuning, runs), dtype=np.float64)
             speed = np.asarray(tokens_per_s_per_device(chosen, seconds))
+            ground = ground_of(base, chosen, tuning)
+            sharing = np.asarray(chosen.tensor * chosen.pipeline, dtype=np.float64)
+            peers = ground.groups.exchange
             yield _Evaluated(
-                base, chosen, fit(base, chosen, leaves_room=space.leaves_room), seconds, speed
+                base,
+                chosen,
+                fit(base, chosen, leaves_room=space.leaves_room, arena=arena),
+                seconds,
+                speed,
+                speed / np.asarray(bands_of(base, chosen, runs)[1]),
+                np.broadcast_to(np.asarray(done_again(ground), dtype=np.float64), speed.shape),
+                np.asarray(ground.tokens / sharing, dtype=np.float64),
+                sharing * chosen.context * np.ceil(np.asarray(peers.size) / peers.inside),
             )
 
 
@@ -175,19 +242,25 @@ def _rejections(evaluated: list[_Evaluated]) -> Iterator[tuple[str, int]]:
         yield NO_TIME, int((fits & ~np.isfinite(one.seconds)).sum())
 
 
-def _ranked(evaluated: list[_Evaluated], top: int) -> Iterator[Found]:
+def _keys(one: _Evaluated, order: Order) -> tuple[Numbers, ...]:
+    """What is sorted by, least first, from the last key to the first."""
+    near = one.fit.is_borderline.astype(np.float64)
+    if order == "time":
+        return (-one.fit.margin, -_to_a_thousandth(one.speed), near)
+    return (-one.fit.margin, -one.tokens, one.spread, np.round(100 * one.again), near)
+
+
+def _ranked(evaluated: list[_Evaluated], top: int, order: Order) -> Iterator[Found]:
     if not evaluated:
         return
     owner = np.concatenate([np.full(len(one.speed), n) for n, one in enumerate(evaluated)])
     place = np.concatenate([np.arange(len(one.speed)) for one in evaluated])
     ranked = np.concatenate([_is_ranked(one) for one in evaluated])
-    near = np.concatenate([one.fit.is_borderline for one in evaluated])
-    speed = np.concatenate([one.speed for one in evaluated])
-    margin = np.concatenate([one.fit.margin for one in evaluated])
+    keys = zip(*(_keys(one, order) for one in evaluated), strict=True)
     chosen = np.flatnonzero(ranked)
-    order = np.lexsort((-margin[chosen], -_to_a_thousandth(speed[chosen]), near[chosen]))
+    places = np.lexsort([np.concatenate(key)[chosen] for key in keys])
     seen: set[tuple[int, ...]] = set()
-    for index in chosen[order]:
+    for index in chosen[places]:
         one, at = evaluated[owner[index]], int(place[index])
         work = (int(owner[index]), *_work(one.degrees, at))
         if work in seen:
@@ -196,6 +269,17 @@ def _ranked(evaluated: list[_Evaluated], top: int) -> Iterator[Found]:
             return
         seen.add(work)
         yield _found(one, at)
+
+
+def _surest(evaluated: list[_Evaluated], first: Found) -> Found | None:
+    """The plan with room that is fastest at the slow end of its band; None: the first one is."""
+    best: tuple[float, Found] | None = None
+    for one in evaluated:
+        sure = np.where(_is_ranked(one) & one.fit.has_room, one.sure_speed, -np.inf)
+        at = int(np.argmax(sure))
+        if np.isfinite(sure[at]) and (best is None or sure[at] > best[0]):
+            best = float(sure[at]), _found(one, at)
+    return None if best is None or best[1] == first else best[1]
 
 
 def _nearest(evaluated: list[_Evaluated]) -> Found | None:

@@ -39,7 +39,7 @@ class Space:
     4, 8 or 16 sequences, or without a pipeline of all that a device has; without it each plan takes
     ``pdbs``, or the largest that fits, and two microbatches per stage (one without a pipeline).
     ``leaves_room``: a plan that needs more beside the pool than the base's fraction leaves gets a
-    smaller pool.
+    smaller pool. ``arena``: factors on XLA's arena by strategy and rematerialisation, from runs.
     """
 
     base: Setting
@@ -50,6 +50,7 @@ class Space:
     global_batch: int | None = None
     pdbs: int | None = None
     leaves_room: bool = False
+    arena: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @property
     def folds_experts(self) -> bool:

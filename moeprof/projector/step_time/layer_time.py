@@ -24,6 +24,7 @@ from moeprof.projector.step_time.flops import (
     layer_work,
 )
 from moeprof.projector.step_time.rates import (
+    SYNCS,
     Ground,
     Links,
     TimeRow,
@@ -75,6 +76,25 @@ def head_parts(ground: Ground) -> list[TimeRow]:
         ground.rates.confidence,
     )
     return [part, loss]
+
+
+def done_again(ground: Ground) -> Real:
+    """Operations that the backward pass does again, over those of the forward pass."""
+    again: Real = 0.0
+    forward: Real = 0.0
+    model = ground.setting.model
+    counts: dict[LayerKind, int] = {"dense": model.dense_layers, "moe": model.moe_layers}
+    for kind, layers in counts.items():
+        if not layers:
+            continue
+        routed = NO_ROWS
+        if kind == "moe":
+            routed = routed_rows(ground.setting, ground.degrees, ground.tokens)
+        for work in layer_work(ground.setting, ground.degrees, ground.tokens, routed, kind):
+            share = recomputed(ground.setting.plan.remat, work.part, work.name)
+            again = again + layers * work.flops * share
+            forward = forward + layers * work.flops
+    return ground.again * again / forward
 
 
 def _product_part(ground: Ground, work: Work, again: Real | None = None) -> TimeRow:
@@ -295,3 +315,44 @@ def recomputed(remat: Remat, part: str, component: str = "") -> float:
     kept = {*remat.saved_names, *remat.offloaded_names}
     names = _KEEPERS.get(part)
     return float(names is None or not kept.issuperset(names))
+
+
+# What a layer waits for its host. A JAX program is launched as a whole and its shapes are static:
+# the host waits for nothing and its launches run ahead. PyTorch launches kernel by kernel, and a
+# dynamic MoE layer waits for counts from the device (ROCm/rocm-blogs, primus-moe-package,
+# "Sync-Free MoE"); each wait drains the queue, which takes about one trip: launch, kernel, copy,
+# and the launches after it. How long a trip takes differs between hosts and no source states it:
+# 0.1 ms and 10 µs per launch of about 60 kernels per MoE layer and pass (half for a dense one) are
+# assumed.
+
+SYNC_S = 1e-4
+LAUNCH_S = 1e-5
+_KERNELS = {"dense": 30, "moe": 60}
+
+
+def host_row_list(ground: Ground, kind: LayerKind, device_s: Real) -> list[TimeRow]:
+    """Waits and launches of one layer and microbatch; none in JAX."""
+    if not ground.setting.program.launches_each_kernel:
+        return []
+    again = ground.again * recomputed(ground.setting.plan.remat, "norms")
+    launches = _KERNELS[kind] * (3 + again) * LAUNCH_S
+    rows = [
+        TimeRow(
+            "launches",
+            "host",
+            np.maximum(launches - device_s, 0.0),
+            np.minimum(launches, device_s),
+            f"{_KERNELS[kind]} kernels · passes · 10 µs, as far as the device is done before",
+            "assumed",
+            "low",
+        )
+    ]
+    if kind == "moe":
+        syncs = SYNCS[ground.tuning.sync_free]
+        routes_again = ground.again * recomputed(ground.setting.plan.remat, "exchange")
+        seconds = syncs * SYNC_S * (1 + routes_again)
+        formula = f"{syncs} waits per MoE layer, forward and again · 0.1 ms"
+        rows.append(
+            TimeRow("waits for the device", "host", seconds, 0.0, formula, "assumed", "low")
+        )
+    return rows

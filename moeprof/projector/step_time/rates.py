@@ -1,7 +1,8 @@
 """Question: which share of its peaks does a device reach in a step, alone and with its peers?
 
 From that, a setting's degrees and what a run tunes about time all parts of an estimate are computed
-(`Ground`); they are rows, and there is a band around their sum.
+(`Ground`); they are rows. What their sum is worth says
+`moeprof.projector.step_time.Basis`.
 
 A rate is a share of a peak in `moeprof.specs.hardware`. There is one set per vendor, the same for
 every model and plan.
@@ -242,34 +243,7 @@ def _group(apart: Count, size: Count, domain: int) -> Group:
     return Group(size, np.clip(domain // np.asarray(apart), 1, np.maximum(size, 1)))
 
 
-# What all parts of an estimate are computed from, and what they add up to. The band is from
-# benchmarks/step_time.py. MaxText on AMD with experts spread inside a domain and FSDP across: all
-# 19 published throughputs, which the rates come from, lie within a tenth. Elsewhere nothing was
-# fitted: six steps of the bundled model on two H200 took 1.2 to 1.8 times as long; of 17 published
-# runs of Megatron on NVIDIA none was faster than estimated by more than a hundredth, and four in
-# five took at most 2.1 times as long; small models, whose launches a device waits for, took
-# longest. Other plans on AMD were not measured: they get both ends.
-
-
-class Band(NamedTuple):
-    """Multiples of the estimated seconds."""
-
-    low: float
-    high: float
-
-
-_FITTED = Band(0.9, 1.1)
-_NOT_FITTED = Band(1.0, 2.1)
-
-
-def band_of(setting: Setting) -> Band:
-    """The band of a setting's framework, device and plan."""
-    if setting.hardware.vendor != "AMD" or not setting.program.has_fitted_rates:
-        return _NOT_FITTED
-    plan = setting.plan
-    is_measured = plan.expert == setting.hardware.domain and plan.devices == plan.expert * plan.fsdp
-    return _FITTED if is_measured else Band(_FITTED.low, _NOT_FITTED.high)
-
+# What all parts of an estimate are computed from, and what they add up to.
 
 KINDS = ("compute", "memory passes", "exchange", "collectives", "pipeline", "host")
 

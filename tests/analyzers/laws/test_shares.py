@@ -2,9 +2,9 @@
 
 import pandas as pd
 
+from moeprof.analyzers import without_withheld
 from moeprof.analyzers.laws.figures import shares
 from moeprof.analyzers.questions.hints import SCHEMA as HINTS
-from moeprof.analyzers.withhold import without_withheld
 from moeprof.reports.run.document import finding_of
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.law import Scope

@@ -275,7 +275,7 @@ def test_megatron_counts_devices_without_experts(projected):
         (("--model", "deepseek_v3", "--remat", "half"), "found 'half'"),
         (("--model", "deepseek_v3", "--weight-dtype", "fp7"), "--weight-dtype: expected one of"),
         (("--model", "deepseek_v3", "--mem-fraction", 1.2), "mem-fraction: expected a share"),
-        (("--model", "deepseek_v3", "--overload", 0), "overload: expected at least 1"),
+        (("--model", "deepseek_v3", "--overload", 0), "imbalance: expected at least 1"),
         (("--model", "deepseek_v3", "--ep", 0), "--ep: expected at least 1, or -1"),
         (("--model", "deepseek_v3", "--ep", -1), "say how many with --devices"),
         (("--model", "deepseek_v3", "--ep", -1, "--fsdp", -1, "--devices", 8),
@@ -291,15 +291,16 @@ def test_megatron_counts_devices_without_experts(projected):
         ((*AMD, "--seq", "long"), "--seq: expected whole numbers of at least 1 (one, or unknown)"),
         ((*AMD, "--world", "megatron", "--optimizer", "adafactor"), "found 'adafactor'"),
         ((*AMD, "--world", "megatron", "--compile"), "--compile: compiles the bundled model's"),
-        (("--model", "deepseek_v3", "--world", "mars"), "world: expected one of"),
+        (("--model", "deepseek_v3", "--world", "mars"), "framework: expected one of"),
         (
             ("--model", "deepseek_v3", "--no-sequence-parallel"),
-            "--sequence-parallel: world maxtext does not have it",
+            "--sequence-parallel: framework maxtext does not have it",
         ),
         *(
             (
                 ("--model", "deepseek_v3", "--world", world, option, value),
-                f"{option}: world {world} does not have it. Leave it out, or give --world maxtext",
+                f"{option}: framework {world} does not have it. Leave it out, or give --framework "
+                "maxtext",
             )
             for world, option, value in (
                 ("megatron", "--mem-fraction", 0.5),
@@ -312,7 +313,7 @@ def test_megatron_counts_devices_without_experts(projected):
         ),
         (
             ("--model", "deepseek_v3", "--world", "bundled", "--fused-loss"),
-            "--fused-loss: world bundled does not have it",
+            "--fused-loss: framework bundled does not have it",
         ),
     ],
 )  # fmt: skip

@@ -10,10 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
+from moeprof.cli.memory import command as memory
 from moeprof.cli.memory.search import command
 from moeprof.errors import SelectionError
+from moeprof.projector.request import wanted
+from moeprof.projector.request.config import Request
+from moeprof.projector.request.search import SearchRequest, wanted_search
+from moeprof.reports.search.words import next_command
+from moeprof.specs.remat import Remat
 
 DEEPSEEK = ("--model", "deepseek_v3", "--hardware", "mi355x", "--devices", "64")
 
@@ -33,7 +40,8 @@ def test_the_best_plan_comes_first_in_a_sentence():
     text = run(*DEEPSEEK, "--pdbs", "4", "--strategy", "sparse-gmm-deepep", "--top", "3")
     flowing = " ".join(text.split())
     assert "Best: sparse-gmm-deepep on" in flowing
-    assert "estimated; likely" in flowing
+    assert "fits, " in flowing
+    assert "In the order of time, measured: rates were fitted to published runs" in flowing
     assert "have layers that the stages do not divide" in flowing
     assert "Next: the account of the best plan moeprof memory --model deepseek_v3" in flowing
     assert max(map(len, text.splitlines())) <= 80
@@ -48,8 +56,13 @@ def test_the_document_has_figures_with_units_and_adds_up():
         assert sum(row["seconds"] for row in plan["time"]) == pytest.approx(plan["seconds"])
         inside = plan["args_bytes"] + plan["temp_bytes"]
         assert plan["margin"] == pytest.approx(1 - inside / plan["pool_bytes"], abs=1e-9)
-        low, high = plan["seconds_range"]
-        assert low < plan["seconds"] < high
+        for name in ("seconds", "tokens_per_s_per_device", "mfu"):
+            low, high = plan[f"{name}_range"]
+            assert low < plan[name] < high
+        # The slow end of the step is the slow end of the speed.
+        fast, slow = plan["seconds_range"]
+        ends = [plan["seconds"] * plan["tokens_per_s_per_device"] / end for end in (slow, fast)]
+        assert plan["tokens_per_s_per_device_range"] == pytest.approx(ends)
     assert found["what_if"] is None
 
 
@@ -102,6 +115,47 @@ def test_a_dense_model_has_one_strategy():
     assert found["plans"][0]["plan"]["expert"] == 1
 
 
+CONFIG = {
+    "decoder_block": "mixtral", "base_emb_dim": 64, "base_num_query_heads": 4,
+    "base_num_kv_heads": 2, "head_dim": 16, "base_mlp_dim": 128, "base_num_decoder_layers": 12,
+    "num_experts": 8, "num_experts_per_tok": 2, "vocab_size": 1000,
+}  # fmt: skip
+
+
+def test_what_plans_share_is_read_from_the_configuration_as_memory_reads_it(tmp_path):
+    file = tmp_path / "run.yml"
+    said = {
+        "max_target_length": 2048, "opt_type": "sgd", "weight_dtype": "bfloat16",
+        "grad_dtype": "float32", "remat_policy": "minimal", "ici_expert_parallelism": 8,
+        "per_device_batch_size": 3,
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(CONFIG | said))
+    arguments = ("--model", str(file), "--devices", "8", "--pdbs", "2")
+    found = wanted_search(SearchRequest(model=str(file), devices=8, pdbs=2))
+    alone = wanted(Request(model=str(file), devices=8, pdbs="2"))
+    base, one = found.space.base, alone.setting
+    assert (base.sequence, base.optimizer, base.precision) == (2048, "sgd", one.precision)
+    assert base.precision.gradients == "float32"
+    assert found.space.remats == (one.plan.remat,) == (Remat("minimal"),)
+    text = " ".join(run(*arguments).split())
+    assert "Searched, so not taken from there: per_device_batch_size 3, ici_expert" in text
+    over = document(*arguments, "--remat", "full", "--seq", "512", "--optimizer", "adamw")
+    assert (over["inputs"]["remats"], over["inputs"]["sequence"]) == (["full"], 512)
+
+
+def test_the_next_command_projects_the_plan_that_was_found(tmp_path):
+    file = tmp_path / "run.yml"
+    file.write_text(yaml.safe_dump(CONFIG | {"ici_expert_parallelism": 8, "remat_policy": "none"}))
+    arguments = ("--model", str(file), "--devices", "8", "--weight-dtype", "fp32", "--seq", "512")
+    found = document(*arguments, "--remat", "full", "--imbalance", "1.5")
+    words = shlex.split(next_command(found))[2:]
+    told = CliRunner().invoke(memory, [*words, "--json"], catch_exceptions=False)
+    row = json.loads(told.output)["rows"][0]
+    best = found["plans"][0]
+    for name in ("args_bytes", "temp_bytes", "outside_bytes", "pool_bytes", "verdict"):
+        assert row[name] == best[name]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -110,7 +164,7 @@ def test_a_dense_model_has_one_strategy():
         (("--model", "nope", "--devices", "8"), "found 'nope'"),
         (("--model", "small", "--devices", "8", "--ep", "x"), "--ep: expected whole numbers"),
         (("--model", "small", "--devices", "8", "--ep", "3"), "(expert 3)"),
-        (("--model", "small", "--devices", "8", "--world", "x"), "world: expected"),
+        (("--model", "small", "--devices", "8", "--world", "x"), "framework: expected"),
         (("--model", "small", "--devices", "8", "--remat", "x"), "remat: expected"),
         (
             ("--model", "small", "--devices", "8", "--world", "megatron", "--sync-free", "9"),
@@ -118,15 +172,15 @@ def test_a_dense_model_has_one_strategy():
         ),
         (
             ("--model", "small", "--devices", "8", "--sync-free", "2"),
-            "--sync-free: world maxtext does not have it",
+            "--sync-free: framework maxtext does not have it",
         ),
         (
             ("--model", "small", "--devices", "8", "--overlap"),
-            "--overlap: world maxtext does not have it",
+            "--overlap: framework maxtext does not have it",
         ),
         (
             ("--model", "small", "--devices", "8", "--world", "megatron", "--mem-fraction", "0.5"),
-            "--mem-fraction: world megatron does not have it",
+            "--mem-fraction: framework megatron does not have it",
         ),
         (("--model", "small", "--devices", "8", "--hardware", "x"), "no hardware is named"),
     ],

@@ -86,8 +86,8 @@ def test_a_change_that_helps_is_told_with_its_size():
 @pytest.mark.parametrize(
     ("temp", "limit", "said"),
     [
-        (50, 2.5, "Fits up to overload 2.5: the fullest rank receives 2.5 × what an even"),
-        (90, 1.5, "It would fit with buffers for an overload of up to 1.5: the fullest rank"),
+        (50, 2.5, "Fits up to an imbalance factor of 2.5: the fullest rank receives 2.5 × what"),
+        (90, 1.5, "It would fit with buffers for an imbalance factor of up to 1.5: the"),
         (90, 0.0, "It does not fit even with an even routing."),
     ],
 )

@@ -2,9 +2,9 @@
 
 from builders import gpu
 
+from moeprof.analyzers import without_withheld
 from moeprof.analyzers.laws import laws_of
 from moeprof.analyzers.questions.timeline import timeline
-from moeprof.analyzers.withhold import without_withheld
 from moeprof.ingest import open_run
 from moeprof.reports.run.document import finding_of
 

@@ -87,12 +87,12 @@ _KEPT_ROWS = {
 }
 """Transients where nothing is recomputed: the rest is among what layers keep."""
 _KEPT_EXCHANGED = (
-    _live("rows of the ragged exchange, in an arena of their own", "N d", 2),
-    _live("pairs of the ragged exchange, in the same", "T K d", 1),
+    _live("rows of the ragged exchange, in an arena of their own", "N_far d", 2),
+    _live("pairs of the ragged exchange, in the same", "T_far K d", 1),
 )
 _EXCHANGED = (
-    _live("rows of the ragged exchange, in an arena of their own", "N d", 3),
-    _live("pairs of the ragged exchange, in the same", "T K d", 2),
+    _live("rows of the ragged exchange, in an arena of their own", "N_far d", 3),
+    _live("pairs of the ragged exchange, in the same", "T_far K d", 2),
 )
 _ROWS = {
     "sparse-gmm": (
@@ -223,10 +223,9 @@ def _head_work(setting: Setting) -> Live:
 def always(setting: Setting) -> tuple[Live, ...]:
     """What has an arena of its own, which no other tensor of the step reuses.
 
-    XLA puts what ragged_all_to_all reads and writes there.
+    XLA puts what ragged_all_to_all reads and writes there, with EP alone.
     """
-    is_ragged = setting.strategy.kind in ("sparse-gmm", "sparse-ragged-dot")
-    if not is_ragged or setting.plan.expert == 1:
+    if setting.strategy.kind not in ("sparse-gmm", "sparse-ragged-dot"):
         return ()
     return _KEPT_EXCHANGED if setting.plan.remat.text == "none" else _EXCHANGED
 
@@ -371,6 +370,7 @@ class Bundled(JaxFramework):
         "overlap",
         "grad_dtype",
     )
+    compiler = "moeprof.projector.compiled.bundled:compile_bundled"
     missing_axes = ("tensor", "context", "pipeline")
     gradients_follow_weights = True  # as autodiff makes them
     trains_router_bias = False  # it is moved by load

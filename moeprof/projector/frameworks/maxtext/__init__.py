@@ -33,6 +33,7 @@ class MaxText(JaxFramework):
     title = "MaxText"
     lacks = ("sequence_parallel", "sync_free", "overlap")
     builds = tuple(_ACCOUNTS)
+    fitted_on = ("mi355x",)
     compared_remats = ("none", "minimal_with_context", "save_out_proj", "full")
 
     def check(self, setting: Setting) -> None:

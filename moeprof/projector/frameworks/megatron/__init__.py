@@ -61,15 +61,14 @@ class Megatron(Framework):
     gathers_weights = False
     launches_each_kernel = True
     overlaps_exchange = True
-    has_fitted_rates = False
 
     def check(self, setting: Setting) -> None:
         """Refuse a TPU."""
         super().check(setting)
         if setting.hardware.vendor == "Google":
             raise SpecError(
-                f"world megatron: Megatron-LM runs on GPUs, found {setting.hardware.name}. "
-                "Choose world maxtext."
+                f"framework megatron: Megatron-LM runs on GPUs, found {setting.hardware.name}. "
+                "Choose framework maxtext."
             )
 
     def check_plan(

@@ -191,7 +191,7 @@ def _routing(breakdown: MemoryBreakdown) -> str:
         return ""
     return (
         "an even routing is assumed: Megatron allocates what arrives, so a rank that receives "
-        "more rows needs more; an overload says how much more."
+        "more rows needs more; an imbalance factor says how much more."
     )
 
 

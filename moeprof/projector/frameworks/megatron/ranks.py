@@ -186,7 +186,8 @@ def state_rows(setting: Setting, parameters: Sequence[Parameter], sizes: Sizes) 
     """
     if setting.optimizer not in _OPTIMIZERS:
         raise SpecError(
-            f"optimizer: world megatron has {', '.join(_OPTIMIZERS)}, found {setting.optimizer!r}."
+            f"optimizer: framework megatron has {', '.join(_OPTIMIZERS)}, "
+            f"found {setting.optimizer!r}."
         )
     precision, held = setting.precision, held_classes(parameters, sizes)
     rows = []

@@ -1,0 +1,172 @@
+"""A search with runs of the user's, and with the compiler asked for the best plans."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import moeprof
+from moeprof.analyzers.heap.at_peak import AT_PEAK
+from moeprof.errors import CompileError, SelectionError
+from moeprof.projector.compiled.result import CompiledPlan
+from moeprof.reports.search import words
+from moeprof.session import plan_search
+from moeprof.session.plan_search import checked
+from moeprof.tables.compiled_memory import CompiledMemory
+
+GIB = 2**30
+ARGUMENTS = {"hardware": "h100_sxm", "strategy": "sparse-gmm", "pdbs": 1}
+
+
+def compiled(setting, total_bytes: int, library_bytes: int | None = None) -> CompiledPlan:
+    """A plan of 4 GiB of arguments, all donated, and the rest arena."""
+    memory = CompiledMemory(4 * GIB, 4 * GIB, 4 * GIB, total_bytes - 4 * GIB)
+    return CompiledPlan(
+        hardware=setting.hardware,
+        devices=setting.plan.devices,
+        memory=memory,
+        outside={},
+        buffers=AT_PEAK.frame(),
+        timeline=np.zeros(0, dtype=np.int64),
+        peak=-1,
+        peak_op="",
+        compiler="jaxlib 0.10.2",
+        compile_s=1.0,
+        library_temp_bytes=None if library_bytes is None else library_bytes - 4 * GIB,
+    )
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """A compiler that needs as many GiB of each plan as a test says, in the order of asking."""
+    sizes: list[tuple[int, ...] | str] = []
+    asked = []
+
+    def compile_bundled(setting):
+        asked.append(setting)
+        size = sizes[len(asked) - 1]
+        if isinstance(size, str):
+            raise CompileError(size)
+        return compiled(setting, *(one * GIB for one in size))
+
+    monkeypatch.setattr("moeprof.projector.compiled.bundled.compile_bundled", compile_bundled)
+    monkeypatch.setattr("moeprof.projector.compiled.require_compiler", lambda _target: None)
+    return sizes, asked
+
+
+def test_what_the_compiler_finds_out_of_memory_comes_last(compiler):
+    sizes, asked = compiler
+    sizes += [(90,), (20, 30), "compile: the compiler took more than 900 s"]
+    found = moeprof.search("qwen3_30b_a3b", 16, top=5, compile_top=3, **ARGUMENTS)
+    plain = moeprof.search("qwen3_30b_a3b", 16, top=5, framework="bundled", **ARGUMENTS)
+    assert found.document["inputs"]["framework"] == "bundled"  # whose step can be compiled
+    assert [one.plan.fsdp for one in asked] == plain.plans["fsdp"][:3].tolist()
+    assert [p["closed_form_rank"] for p in found.document["plans"]] == [2, 3, 4, 5, 1]
+    assert found.plans["rank"].tolist() == [1, 2, 3, 4, 5]
+    assert found.plans["compiled_verdict"].tolist()[:2] == ["fits", "unknown"]
+    best, last = found.document["plans"][0], found.document["plans"][-1]
+    assert best["compiled"]["peak_range_bytes"] == [20 * GIB, 30 * GIB]
+    assert last["compiled"]["verdict"] == "oom"
+    text = " ".join(str(found).split())
+    assert "1 of them out of memory by it, so moved behind the others" in text
+    assert "by XLA's compiler it fits too" in text
+    assert "20.0 to 30.0 GiB compiled, of 73.6 GiB: ✓ fits" in text
+    assert "not compiled: compile: the compiler took more than 900 s" in text
+    assert max(map(len, str(found).splitlines())) <= 80
+    json.loads(found.to_json())
+
+
+def test_where_all_that_were_compiled_are_out_of_memory(compiler):
+    sizes, _ = compiler
+    sizes += [(90,), (91,)]
+    found = moeprof.search("qwen3_30b_a3b", 16, top=3, compile_top=2, **ARGUMENTS)
+    assert [p["closed_form_rank"] for p in found.document["plans"]] == [3, 1, 2]
+    assert "the best now was not checked" in words.compiled_lines(found.document)[0]
+
+
+def test_a_range_across_the_limit_is_borderline(compiler):
+    setting = moeprof.projector.request.wanted(
+        moeprof.projector.request.config.Request(model="small", ep=2, pdbs="1", framework="bundled")
+    ).setting
+    limit = setting.hardware.hbm_bytes * 0.93 / GIB  # 73.56 of 79.1 GiB
+    assert checked(compiled(setting, 60 * GIB), setting)["verdict"] == "fits"
+    assert checked(compiled(setting, 60 * GIB, 80 * GIB), setting)["verdict"] == "borderline"
+    assert checked(compiled(setting, int(1.06 * limit * GIB)), setting)["verdict"] == "oom"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"compile_top": 1, "framework": "megatron"}, "expected a framework whose step can be"),
+        ({"compile_top": 1, "framework": "mars"}, "framework: expected one of"),
+        ({"compile_top": -1}, "compile_top: expected a whole number of at least 0"),
+        ({"rank_by": "price"}, "rank-by: expected one of time, fit, found 'price'"),
+        ({"compile_top": 1, "hardware": "a100_80"}, "its compiler cannot be had"),
+    ],
+)
+def test_wrong_usage_is_one_line(options, says):
+    with pytest.raises(SelectionError) as caught:
+        moeprof.search("qwen3_30b_a3b", 16, **options)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def correction(tmp_path, **time: object):
+    """A file with one run of qwen3_30b_a3b on 8 H100, whose arena took 1.1 times the projected."""
+    evidence = {
+        "run": "runs/one", "program": "jit_train_step", "device": "NVIDIA H100 80GB HBM3",
+        "jax_version": "0.10.2", "date": "2026-03-01", "model": "Qwen3-30B-A3B", "devices": 8,
+        "pdbs": 1, "sequence": 4096, "projected_temp_bytes": 10, "measured_temp_bytes": 11,
+        "args_bytes": 3,
+    }  # fmt: skip
+    account = {"world": "maxtext", "strategy": "sparse-gmm", "remat": "full",
+               "hardware": "h100_sxm", "factor": 1.1, "evidence": evidence}  # fmt: skip
+    times = {"time": time} if time else {}
+    file = tmp_path / "corrections.json"
+    document = {"schema": "moeprof.memory_correction/1", "corrections": [account | times]}
+    file.write_text(json.dumps(document))
+    return file
+
+
+def test_a_stored_run_calibrates_times_and_arenas(tmp_path):
+    file = correction(
+        tmp_path, model="Qwen3-30B-A3B", split=["fsdp", "expert"], measured_s=3.0, estimated_s=2.0,
+        run="runs/one", steps=12,
+    )  # fmt: skip
+    asked = {**ARGUMENTS, "strategy": "sparse-gmm,sparse-gmm-deepep", "pp": 1, "cp": 1, "tp": "1,2"}
+    found = moeprof.search("qwen3_30b_a3b", 16, top=50, correction=file, **asked)
+    plain = moeprof.search("qwen3_30b_a3b", 16, top=50, rank_by="time", **asked)
+    assert plain.document["basis"]["source"] == "assumed"
+    basis = found.document["basis"]
+    assert found.document["order"] == "time"
+    assert (basis["source"], basis["factor"]) == ("calibrated", 1.5)
+    assert "12 steps of runs/one took 1.50 times their estimate" in str(found).replace("\n", " ")
+    assert found.notes[1] == "Arena of sparse-gmm, remat full: × 1.100, as runs/one took."
+    keys = ["strategy", "fsdp", "expert", "data", "tensor", "context", "pipeline", "virtual"]
+    both = found.plans.merge(plain.plans, on=keys, suffixes=("", "_plain"))
+    assert len(both) > 5
+    assert both["seconds"].to_numpy() == pytest.approx(1.5 * both["seconds_plain"].to_numpy())
+    is_run = both["strategy"] == "sparse-gmm"
+    arena = both["temp_bytes"] / both["temp_bytes_plain"]
+    assert arena[is_run].to_numpy() == pytest.approx(1.1, abs=1e-6)
+    assert arena[~is_run].to_numpy() == pytest.approx(1.0)
+    near = both[is_run & both["fsdp"].gt(1) & both["expert"].gt(1) & both["tensor"].eq(1)
+                & both["context"].eq(1) & both["pipeline"].eq(1) & both["data"].eq(1)]  # fmt: skip
+    assert len(near)
+    assert (near["seconds_high"] / near["seconds"]).to_numpy() == pytest.approx(1.2)
+
+
+def test_a_correction_without_times_says_so(tmp_path):
+    found = moeprof.search("qwen3_30b_a3b", 16, correction=correction(tmp_path), **ARGUMENTS)
+    assert found.document["order"] == "fit"
+    assert any("no step time of MaxText on NVIDIA H100" in note for note in found.notes)
+
+
+def test_an_order_by_time_that_nothing_supports_says_so():
+    found = moeprof.search("qwen3_30b_a3b", 16, rank_by="time", **ARGUMENTS)
+    assert words.order_line(found.document).startswith("In the order of time, as asked, which")
+    asked = moeprof.search("deepseek_v3", 64, hardware="mi355x", rank_by="fit", pdbs=4)
+    assert "In the order of fit, as asked; times are measured" in words.order_line(asked.document)
+    assert plan_search.Extras().rank_by is None
