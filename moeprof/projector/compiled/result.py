@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from moeprof.analyzers.heap.at_peak import (
     on_host,
     peak_of,
 )
+from moeprof.ingest.xspace.wire import WireError, read_message
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.compiled_memory import NOT_REPORTED, CompiledMemory, compiled_memory
 from moeprof.tables.trace import Trace
@@ -31,6 +32,7 @@ _TOTALS = [
     for part in ("argument", "output", "alias", "temp")
 ] + ["constant_bytes"]
 _PROGRAM = "gpu_after_optimizations.hlo.pb"
+_MODULE, _BUFFERS = 1, 3  # fields of HloProto
 _TRITON_PRODUCTS = (b"__triton_gemm", b"__triton_nested_gemm_fusion")
 _NEXT = ("-memory-usage-report.pb", "-memory-usage-report.txt", ".ll", "thunk_sequence.txt")
 
@@ -114,11 +116,24 @@ class CompiledPlan:
 def is_laid_out(folder: Path) -> bool:
     """Whether the compiler has written a program with its memory into its dump folder.
 
-    What it writes next must be there too: the program itself is written piece by piece.
+    What it writes next must be there too, and no program be cut short: it is written piece by
+    piece, and kernels that the compiler only tries leave files of the next kinds before.
     """
-    names = [path.name for path in folder.iterdir()]
-    programs = [name for name in names if name.endswith(_PROGRAM)]
-    return bool(programs) and any(name.endswith(_NEXT) for name in names)
+    paths = list(folder.iterdir())
+    programs = [path for path in paths if path.name.endswith(_PROGRAM)]
+    if not programs or not any(path.name.endswith(_NEXT) for path in paths):
+        return False
+    parts = [_parts(program) for program in programs]
+    return None not in parts and any({_MODULE, _BUFFERS} <= each for each in parts if each)
+
+
+def _parts(program: Path) -> Set[int] | None:
+    """Fields of the HloProto in a file; None where it is cut short."""
+    data = program.read_bytes()
+    try:
+        return read_message(data, 0, len(data)).stretches.keys()
+    except WireError:
+        return None
 
 
 def has_triton_products(folder: Path) -> bool:

@@ -29,7 +29,7 @@ from moeprof.projector.compiled import load_target
 from moeprof.projector.compiled import plan as plans_module
 from moeprof.projector.compiled.bundled import compile_bundled
 from moeprof.projector.compiled.plan import plan
-from moeprof.projector.compiled.result import LaidOut, memory_plan_difference
+from moeprof.projector.compiled.result import LaidOut, is_laid_out, memory_plan_difference
 from moeprof.projector.setting import Precision, Setting
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
@@ -193,6 +193,20 @@ def test_what_the_users_function_raises_is_said_with_its_place(plugin):
 def test_a_compiler_that_takes_too_long_is_stopped(plugin):
     with pytest.raises(CompileError, match=r"not done after 0\.01 s and stopped"):
         plan(raises, "h100_sxm", 4, timeout_s=0.01)
+
+
+def test_memory_is_laid_out_once_the_program_is_whole(tmp_path):
+    module, buffers = b"\x0a\x02ab", b"\x1a\x02cd"  # fields 1 and 3 of HloProto
+    program = tmp_path / "module_0001.jit_step.gpu_after_optimizations.hlo.pb"
+    (tmp_path / "module_0002.tried.ll").write_text("")
+    assert not is_laid_out(tmp_path)
+    for cut in (module[:3], module, module + buffers[:3]):
+        program.write_bytes(cut)
+        assert not is_laid_out(tmp_path)
+    program.write_bytes(module + buffers)
+    assert is_laid_out(tmp_path)
+    (tmp_path / "module_0002.tried.ll").unlink()
+    assert not is_laid_out(tmp_path)
 
 
 def test_without_the_plugin_the_command_that_installs_it_is_named(monkeypatch):
