@@ -152,6 +152,7 @@ def plan_maxtext(
             f"memory --maxtext --compile: expected MaxText in the environment of {sys.executable}, "
             "found none. Install moeprof where MaxText trains, or maxtext here (docs/maxtext.md)."
         )
+    _check_stand_in(found)
     with tempfile.TemporaryDirectory(prefix="moeprof-maxtext-") as folder:
         changed = {**words_to_plan(found), "base_output_directory": folder}
         own = [f"{key}={value}" for key, value in changed.items()]
@@ -168,6 +169,21 @@ def plan_maxtext(
             timeout_s=timeout_s,
         )
     return replace(plan, notes=(*maxtext_notes(found, changed), *plan.notes))
+
+
+def _check_stand_in(found: Configuration) -> None:
+    """Refuse attention that nothing stands in for.
+
+    Raises:
+        CompileError: it is NVIDIA's, with sinks, which MaxText's other kernels do not have.
+    """
+    attention = found.values.get("attention")
+    if attention in _STAND_INS and found.values.get("attention_sink"):
+        raise CompileError(
+            f"memory --maxtext --compile: attention={attention} with attention_sink: NVIDIA's "
+            "kernel cannot be compiled without a GPU, and no other of MaxText's has sinks. With "
+            "attention=dot_product, where every score lies in memory, the plan is an upper bound."
+        )
 
 
 _MOST_TRIES = 6

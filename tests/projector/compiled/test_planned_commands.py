@@ -112,6 +112,13 @@ def test_maxtext_is_given_what_keeps_it_from_data_files_and_other_hosts():
     assert words_to_plan(own).keys().isdisjoint({"attention", "hardware", "dataset_type"})
 
 
+def test_attention_that_nothing_stands_in_for_is_one_line(monkeypatch):
+    monkeypatch.setattr("moeprof.projector.any_step.command.installed_maxtext", lambda: True)
+    words = (RUN, "attention=cudnn_flash_te", "attention_sink=True")
+    with pytest.raises(CompileError, match="attention=cudnn_flash_te with attention_sink: NVIDIA"):
+        plan_maxtext(words, devices=8)
+
+
 def test_without_maxtext_there_is_one_line_on_what_to_install():
     with pytest.raises(
         CompileError, match=r"expected MaxText in the environment of .*, found none"
