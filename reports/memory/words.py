@@ -385,7 +385,7 @@ def next_steps(document: MemoryDocument) -> list[str]:
 
 
 def _has_words(document: MemoryDocument) -> bool:
-    """Whether the run is said in MaxText's own words, which no other command takes."""
+    """Whether the run is given in MaxText's own words, which no other command takes."""
     return any(each.partition("=")[0] in ("--maxtext", "--from") for each in document["arguments"])
 
 

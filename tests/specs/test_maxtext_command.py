@@ -147,10 +147,10 @@ def test_without_a_base_its_values_are_those_of_the_table_and_a_model_is_a_prese
     options = {"max_target_length": 2048, "per_device_batch_size": 12.0, "attention": "flash"}
     assert {key: loaded.options[key] for key in options} == options
     assert loaded.sources["max_target_length"] == "MaxText 0.2.5, by moeprof's table"
-    told = " ".join(loaded.notes)
-    assert "base_config base.yml was not found" in told
-    assert "not checked, as MaxText's list of keys is not here: steps" in told
-    assert "the preset mixtral_8x7b" in told
+    notes = " ".join(loaded.notes)
+    assert "base_config base.yml was not found" in notes
+    assert "not checked, as MaxText's list of keys is not here: steps" in notes
+    assert "the preset mixtral_8x7b" in notes
     with pytest.raises(SelectionError, match="so num_experts cannot change it"):
         read(str(run), "num_experts=4", "override_model_config=True")
 
