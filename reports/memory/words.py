@@ -346,13 +346,10 @@ def compiler(row: MemoryRow) -> str:
 
 def compiled_range(row: MemoryRow) -> str:
     """Between which sizes a run's arena lies, by the compiler; empty where nothing is to choose."""
-    if "compiled" not in row:
+    info = row.get("compiled")
+    if info is None or info["temp_range_bytes"] is None or info["args_bytes"] is None:
         return ""
-    info = row["compiled"]
-    within, args = info["temp_range_bytes"], info["args_bytes"]
-    if within is None or args is None:
-        return ""
-    least, most = within
+    (least, most), args = info["temp_range_bytes"], info["args_bytes"]
     if not info["is_temp_range_known"]:
         return f"The arena takes {size(least)} or more, by the kernels that a run chooses."
     if size(least) == size(most):
