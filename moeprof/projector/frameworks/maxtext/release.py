@@ -47,28 +47,30 @@ _LAYER_GRADIENTS = (
     Live("gradients of MoE layers", "G_moe:g", 1, _GRID, "high", "grads"),
     Live("gradients of dense layers", "G_dense:g", 1, _GRID, "high", "grads"),
 )
+
+
+def _reducing(matrices: int, rows: int, inside: int) -> tuple[Live, ...]:
+    """While gradients of expert matrices are made, the gathered ones are still there.
+
+    On several hosts those made before wait to be reduced, of the experts of all ranks.
+    """
+    return (
+        _live("experts of all ranks, gathered", "W_all_experts", 1, _GRID),
+        _live("gradients of expert matrices, not reduced", "W_waiting", matrices / 3, _GRID),
+        _live("capacity rows in and out, cotangents", "n d", rows, _GRID),
+        _live("capacity rows inside experts: product, cotangents", "n f", inside, _GRID),
+        _live("mask of dispatch", "M", 1, _GRID),
+    )
+
+
 _CAPACITY = {
     "backward of a MoE layer, at its end": (
         _live("capacity rows in and out, cotangents", "n d", 5, _GRID),
         _live("capacity rows inside experts: product, cotangents", "n f", 3, _GRID),
         _live("mask of dispatch", "M", 1, _GRID),
     ),
-    # On several hosts gradients of the experts of all ranks wait to be reduced, one of a matrix or
-    # two, while the gathered matrices are still there.
-    "backward of a MoE layer, first gradient of experts": (
-        _live("experts of all ranks, gathered", "W_all_experts", 1, _GRID),
-        _live("gradient of an expert matrix of all ranks, not reduced", "W_waiting", 1 / 3, _GRID),
-        _live("capacity rows in and out, cotangents", "n d", 3, _GRID),
-        _live("capacity rows inside experts: product, cotangents", "n f", 3, _GRID),
-        _live("mask of dispatch", "M", 1, _GRID),
-    ),
-    "backward of a MoE layer, second gradient of experts": (
-        _live("experts of all ranks, gathered", "W_all_experts", 1, _GRID),
-        _live("gradients of expert matrices, not reduced", "W_waiting", 2 / 3, _GRID),
-        _live("capacity rows in and out, cotangents", "n d", 2, _GRID),
-        _live("capacity rows inside experts: product, cotangents", "n f", 4, _GRID),
-        _live("mask of dispatch", "M", 1, _GRID),
-    ),
+    "backward of a MoE layer, first gradient of experts": _reducing(1, 3, 3),
+    "backward of a MoE layer, second gradient of experts": _reducing(2, 2, 4),
     "backward of attention": (
         _live(
             "gradient of an expert matrix of all ranks, not reduced", "W_all_experts", 1 / 3, _GRID
