@@ -188,21 +188,21 @@ def checked(plan: CompiledPlan, setting: Setting) -> CheckInfo:
     The arena differs by kernels that a run's autotuner chooses: the least and the most of both.
     """
     pool = int(setting.hardware.hbm_bytes * setting.mem_fraction)
-    peak, temp, other = plan.total_bytes, plan.memory.temp_bytes, plan.library_temp_bytes
+    args, beside = plan.memory.argument_bytes, plan.temp_range_bytes
     verdict, ends = "unknown", None
-    if peak is not None:
-        more = 0 if other is None or temp is None else other - temp
-        ends = [peak + min(more, 0), peak + max(more, 0)]
-        verdict = verdict_of((ends[0], ends[1]), pool, is_known=plan.is_range_known)
+    if args is not None and beside is not None:
+        least, most = (args + size for size in beside)
+        verdict = verdict_of((least, most), pool, is_known=plan.is_range_known)
+        ends = [least, most]
     outside = plan.outside_bytes
     if outside is not None and outside > setting.hardware.hbm_bytes - pool:
         verdict = "oom"
     return {
         "verdict": verdict,
         "peak_range_bytes": ends,
-        "args_bytes": plan.memory.argument_bytes,
+        "args_bytes": args,
         "is_range_known": plan.is_range_known,
         "compiler": plan.compiler,
         "compile_s": plan.compile_s,
-        "notes": [*plan.notes, *filter(None, [plan.choice])],
+        "notes": list(plan.notes),
     }
