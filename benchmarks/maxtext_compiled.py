@@ -5,19 +5,17 @@
     python benchmarks/maxtext_compiled.py --grid [--jobs 8] [--within 480] [--out FILE.jsonl]
 
 An independent oracle for the world `maxtext` of the closed form: MaxText's train step of the given
-options (those of its base.yml), compiled ahead of time for the device of --target, a
-GpuTargetConfigProto as text. Needs Python 3.12, maxtext 0.2.5, jax, jax-cuda13-plugin and
-jax-cuda13-pjrt in its environment; 0.6 GB of memory and a minute per case. MaxText's attention on
-GPUs is Transformer Engine's, which cannot be compiled here: one that recomputes the scores by
-blocks of 512 queries stands in for it, so rows of attention are not evidence.
+options, compiled ahead of time for the device of --target, a GpuTargetConfigProto as text. Needs
+Python 3.12, maxtext 0.2.5, jax, jax-cuda13-plugin and jax-cuda13-pjrt; 0.6 GB and a minute per
+case. MaxText's attention on GPUs is Transformer Engine's, which cannot be compiled here: one that
+recomputes scores by blocks of 512 queries stands in for it; rows of attention are not evidence.
 
---grid compiles the cases of `maxtext_grid_cases.py` for 8 H100 that are not there and appends one
-JSON line each, in any order; cases that the file has are not compiled again. Each is compiled
-with XLA's defaults, so its products are Triton's (``temp_bytes`` and the buffers are of that), and
-again with libraries' products (``library_temp_bytes``): a run times both and takes the faster.
-Kernels are not tuned, and the compiler is stopped once memory is laid out. `maxtext_grid_cases.py`
-puts the closed form beside the results. Cases with a grouped GEMM have the experts' layer of
-examples/maxtext_kernels.py, and no plan with libraries' products (``library_temp_bytes`` null).
+--grid compiles the cases of `maxtext_grid_cases.py`, which puts the closed form beside them, for 8
+H100 that are not there and appends a JSON line each; what the file has is not compiled again. With
+XLA's defaults products are Triton's (``temp_bytes``, the buffers); each is compiled again with
+libraries' (``library_temp_bytes``): a run times both and takes the faster. Kernels are not tuned.
+Cases with a grouped GEMM have the experts' layer of examples/maxtext_kernels.py, and no plan with
+libraries' products (``library_temp_bytes`` null).
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from importlib.metadata import version
@@ -41,8 +39,7 @@ from typing import Any
 
 BLOCK = 512
 RESULT = Path(__file__).parent / "results" / "maxtext_grid.jsonl"
-LIMIT_S = 600  # of one case, on a machine that others use too
-SETTLED_S = 3  # on a busy machine the program may still be being written
+LIMIT_S, SETTLED_S = 600, 3  # of one case; a program may still be being written on a busy machine
 NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
 BASE = (
     "override_model_config=true",
@@ -101,9 +98,9 @@ def attend_by_blocks() -> None:
 
 
 def compile_step(
-    arguments: list[str], devices: int, target: str, options: Mapping[str, Any] | None = None
+    arguments: list[str], devices: int, target: str, options: Any = None, instead: Any = None
 ) -> Any:
-    """XLA's executable of MaxText's training step for ``devices`` devices that are not there."""
+    """XLA's executable for absent devices: MaxText's step, or what ``instead`` makes of it."""
     import jax
     from jax.experimental.topologies import get_topology_desc
     from jax.sharding import AxisType, Mesh
@@ -129,6 +126,9 @@ def compile_step(
             train.train_step, batch, entering, model, config, params
         )
     )
+    if instead:
+        made = instead(config, mesh, given, states, model, batch)
+        step, in_shardings, out_shardings, static, donated, given = made
     with jax.set_mesh(mesh), train_compile.axis_rules(config.logical_axis_rules):
         jitted = jax.jit(
             step,
@@ -177,7 +177,7 @@ def largest_at_peak(dump: Path, most: int = 40) -> list[dict[str, Any]]:
     ]
 
 
-def lay_out(case: Any, folder: Path) -> None:
+def lay_out(case: Any, folder: Path, instead: Any = None) -> None:
     """Compile a case of the grid and leave the compiler's dump in a folder."""
     from maxtext_grid_cases import HARDWARE
 
@@ -193,7 +193,7 @@ def lay_out(case: Any, folder: Path) -> None:
         "xla_dump_hlo_as_proto": True,
     }
     with _kernels(case.expert) if case.has_kernels else contextlib.nullcontext():
-        compile_step(case.options, case.devices, target.config, options)
+        compile_step(case.options, case.devices, target.config, options, instead)
 
 
 @contextlib.contextmanager

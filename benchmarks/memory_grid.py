@@ -43,7 +43,7 @@ from moeprof.errors import MoeprofError
 from moeprof.ingest.dump.open import open_dump
 from moeprof.projector.compiled import load_target
 from moeprof.projector.compiled.bundled import build_bundled
-from moeprof.projector.compiled.compiler import compile_step
+from moeprof.projector.compiled.compiler import Build, compile_step
 from moeprof.projector.compiled.result import is_laid_out
 from moeprof.specs.hardware import load_hardware
 
@@ -56,8 +56,8 @@ _TOTALS = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes", "const
 _HELD = ("weights", "optimizer state", "inputs", "results that reuse no argument")
 
 
-def compiled(case: Case) -> dict[str, Any]:
-    """The line of one case.
+def compiled(case: Case, build: Build = build_bundled) -> dict[str, Any]:
+    """The line of one case; ``build`` makes another program of it than the step.
 
     The compiler runs in a fork of this process, which has imported JAX but started none of it, and
     is stopped when it has laid out memory: the code that would come next changes nothing.
@@ -67,19 +67,19 @@ def compiled(case: Case) -> dict[str, Any]:
     """
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="moeprof-grid-") as folder:
-        used_s = _compile_in_fork(case, Path(folder))
+        used_s = _compile_in_fork(case, build, Path(folder))
         totals, found = _laid_out(Path(folder), case)
     seconds = {"compile_core_s": round(used_s, 1), "s": round(time.perf_counter() - began, 1)}
     return {**totals, **found, "jax": jax.__version__, **seconds}
 
 
-def _compile_in_fork(case: Case, folder: Path) -> float:
+def _compile_in_fork(case: Case, build: Build, folder: Path) -> float:
     """Fill a folder with the compiler's dump, as far as wanted; processor seconds that it took."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     child = os.fork()
     if child == 0:
         os.setsid()
-        _compile_here(case, folder)
+        _compile_here(case, build, folder)
     while not is_laid_out(folder) and os.waitpid(child, os.WNOHANG)[0] == 0:
         time.sleep(0.2)
     with contextlib.suppress(ProcessLookupError):
@@ -95,7 +95,7 @@ def _compile_in_fork(case: Case, folder: Path) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _compile_here(case: Case, folder: Path) -> NoReturn:
+def _compile_here(case: Case, build: Build, folder: Path) -> NoReturn:
     options = {
         "model": case.model,
         "plan": case.plan,
@@ -105,7 +105,7 @@ def _compile_here(case: Case, folder: Path) -> NoReturn:
     }
     try:
         target = load_target(load_hardware(HARDWARE), case.plan.devices)
-        compile_step(build_bundled, options, target, folder, ep_axis=(case.expert, "expert"))
+        compile_step(build, options, target, folder, ep_axis=(case.expert, "expert"))
     except Exception as error:  # a case that cannot be compiled is a result
         (folder / "error.txt").write_text(f"{type(error).__name__}: {str(error)[:400]}", "utf-8")
     finally:

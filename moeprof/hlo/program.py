@@ -12,9 +12,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 
-from moeprof.hlo.calls import without_call_circles
 from moeprof.hlo.instruction import Frame as Frame
-from moeprof.hlo.instruction import Instruction, instructions_of
+from moeprof.hlo.instruction import Instruction, instructions_of, without_call_circles
 from moeprof.hlo.shape import UNKNOWN_SIZE, arrays_of
 
 # Opcodes that show the same numbers in another place, layout or type.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from moeprof.projector.breakdown import MemoryBreakdown, doubtful_bytes
+from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, doubtful_bytes
 from moeprof.projector.memory import PlanSizes, project_many
 from moeprof.projector.setting import Degrees, Setting, degrees_of
 from moeprof.specs.plan import ALL_AXES
@@ -30,9 +30,10 @@ Mask = npt.NDArray[np.bool_]
 class Fit(NamedTuple):
     """Memory of each plan, in bytes, and what becomes of it.
 
-    ``margin`` is the share of the pool that stays free, negative where it does not do; NaN where a
-    size is not known. ``fraction`` of the device is XLA's. ``doubt`` is how large a margin must be
-    for a verdict that is not borderline, by the error of the account.
+    Bytes are those of the step. ``margin`` is the share of the pool that stays free in the phase
+    that needs most, negative where it does not do; NaN where the step's size is not known and no
+    other phase is out of memory. ``fraction`` of the device is XLA's. ``doubt`` is how large a
+    margin must be for a verdict that is not borderline, by the error of the step's account.
     """
 
     args: Numbers
@@ -43,6 +44,8 @@ class Fit(NamedTuple):
     doubt: Numbers
     is_outside: Mask
     """Too much beside the pool."""
+    is_other: Mask
+    """Another phase than the step needs most."""
 
     @property
     def has_room(self) -> Mask:
@@ -83,13 +86,20 @@ def fit(
     pool = np.floor(device * fraction)
     if not setting.program.has_pool:  # PyTorch's allocator takes what others leave
         pool = np.maximum(device - sizes.outside, 0)
-    left_over = pool - sizes.args - sizes.temp
-    margin = np.where(pool > 0, left_over / np.where(pool > 0, pool, 1), -np.inf)
+    margin = _margin(pool, sizes.args + sizes.temp)
     is_known = ~np.isnan(margin + sizes.outside)
     is_outside = is_known & (sizes.outside > device - pool)
-    margin = np.where(is_known, margin, np.nan)
     doubt = _doubt(setting, degrees, sizes, np.where(pool > 0, pool, 1))
-    return Fit(sizes.args, sizes.temp, sizes.outside, margin, fraction, doubt, is_outside)
+    if not setting.program.has_pool:
+        pool = np.maximum(device - sizes.other_outside, 0)
+    other = np.where(np.isfinite(sizes.other_inside), _margin(pool, sizes.other_inside), np.inf)
+    is_other = np.where(is_known, _over(setting, sizes) > 0, other < -BORDERLINE)
+    is_near = np.abs(margin) <= doubt  # then another phase with more room leaves it open
+    of_other = np.where(is_near & (other >= -BORDERLINE), np.abs(other), 0)
+    doubt = np.where(is_other, np.maximum(of_other, BORDERLINE), doubt)
+    margin = np.where(is_other, other, np.where(is_known, margin, np.nan))
+    of_step = (sizes.args, sizes.temp, sizes.outside)
+    return Fit(*of_step, margin, fraction, doubt, is_outside, is_other)
 
 
 def _doubt(setting: Setting, degrees: Degrees, sizes: PlanSizes, pool: Numbers) -> Numbers:
@@ -104,6 +114,18 @@ def _doubt(setting: Setting, degrees: Degrees, sizes: PlanSizes, pool: Numbers) 
         share = doubtful_bytes(band.share, base, pool) / pool
         doubt = np.where((is_far == far) & ((split == 1) == plain), share, doubt)
     return doubt
+
+
+def _margin(pool: Numbers, inside: Numbers) -> Numbers:
+    return np.where(pool > 0, (pool - inside) / np.where(pool > 0, pool, 1), -np.inf)
+
+
+def _over(setting: Setting, sizes: PlanSizes) -> Numbers:
+    """Bytes by which the largest other phase needs more than the step."""
+    more = sizes.other_inside - sizes.args - sizes.temp
+    if setting.program.has_pool:
+        return more
+    return more + np.where(np.isfinite(more), sizes.other_outside, 0) - sizes.outside
 
 
 def largest_batches(

@@ -5,6 +5,8 @@ arena of a step) and ``outside`` (what other libraries take beside XLA's pool). 
 
     args + temp <= pool = device · mem_fraction    and    outside <= device - pool
 
+A run is more than its step: each `Phase` beside it has rows of the same pools, and of ``host``,
+the memory of one host. The verdict is that of the phase nearest to, or furthest over, its limits.
 A verdict is decisive where the account's measured error leaves it as it is, else "borderline".
 
 A row of unknown size makes the sum of its pool, and the verdict, unknown: never zero. Sizes are
@@ -19,24 +21,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
-
 from moeprof.projector.framework import ErrorBand
-from moeprof.projector.setting import Amount, Count, Setting
+from moeprof.projector.setting import OTHER_PHASES, Amount, Setting, larger, whole
 
-Pool = Literal["args", "temp", "outside"]
+Pool = Literal["args", "temp", "outside", "host"]
 Confidence = Literal["exact", "high", "medium", "low", "unknown"]
 Verdict = Literal["fits", "borderline", "oom", "unknown"]
 KINDS = (
-    "params",
-    "optimizer",
-    "inputs",
-    "grads",
-    "activations",
-    "temporaries",
-    "collective buffers",
-    "EP buffers",
-    "runtime reserve",
+    *("params", "optimizer", "inputs", "grads", "activations", "temporaries"),
+    *("collective buffers", "EP buffers", "runtime reserve", "host copies"),
 )
 BORDERLINE = 0.05
 """XLA rematerialises and reschedules to a budget near the limit, so sizes there are not sharp."""
@@ -93,6 +86,50 @@ class Peak:
         return total(self.rows)
 
 
+def fullest(peaks: Sequence[Peak]) -> Peak:
+    """The fullest; one of unknown size counts as the fullest."""
+    return max(peaks, key=lambda peak: _or_inf(peak.size_bytes))
+
+
+STEP = "step"
+PHASES = (*OTHER_PHASES[:2], STEP, *OTHER_PHASES[2:])  # in the order of a run
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a run with memory of its own: its rows by pool.
+
+    ``peaks`` are the moments at which its programs may be fullest; ``host`` are bytes of one host's
+    memory, of all its devices together.
+    """
+
+    name: str
+    args: tuple[Row, ...]
+    peaks: tuple[Peak, ...] = ()
+    outside: tuple[Row, ...] = ()
+    host: tuple[Row, ...] = ()
+
+    @cached_property
+    def temp(self) -> tuple[Row, ...]:
+        """Rows of the fullest peak."""
+        return fullest(self.peaks).rows if self.peaks else ()
+
+    @property
+    def inside_bytes(self) -> Amount | None:
+        """args + temp."""
+        return total((*self.args, *self.temp))
+
+    @property
+    def outside_bytes(self) -> Amount | None:
+        """Beside the pool."""
+        return total(self.outside)
+
+    @property
+    def host_bytes(self) -> int | None:
+        """Of one host."""
+        return _whole(total(self.host))
+
+
 @dataclass(frozen=True)
 class StageBreakdown:
     """One pipeline stage: what it holds, and the moments its arena was compared at."""
@@ -104,8 +141,8 @@ class StageBreakdown:
 
     @cached_property
     def peak(self) -> Peak:
-        """The fullest of the peaks; one of unknown size counts as the fullest."""
-        return max(self.peaks, key=lambda p: float("inf") if p.size_bytes is None else p.size_bytes)
+        """The fullest of the peaks."""
+        return fullest(self.peaks)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -117,12 +154,16 @@ class StageBreakdown:
 class MemoryBreakdown:
     """The memory of one device of a run: the worst stage, and every stage.
 
-    ``notes`` are sentences on what was assumed or cannot be known.
+    Sizes are those of the step. ``others`` are the phases beside it, each of the stage that needs
+    most; ``host`` the step's rows of a host's memory. ``notes`` are sentences on what was assumed
+    or cannot be known.
     """
 
     setting: Setting
     stages: tuple[StageBreakdown, ...]
     notes: tuple[str, ...] = field(default=())
+    others: tuple[Phase, ...] = ()
+    host: tuple[Row, ...] = ()
 
     @cached_property
     def worst(self) -> StageBreakdown:
@@ -172,10 +213,48 @@ class MemoryBreakdown:
         args, temp = self.args_bytes, self.temp_bytes
         return None if args is None or temp is None else args + temp
 
+    @cached_property
+    def step(self) -> Phase:
+        """The step of the worst stage as a phase."""
+        worst = self.worst
+        return Phase(STEP, worst.args, worst.peaks, worst.outside, self.host)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """All of the run, in its order."""
+        return tuple(sorted((self.step, *self.others), key=lambda one: PHASES.index(one.name)))
+
+    @cached_property
+    def largest(self) -> Phase:
+        """The one of known size that is furthest over its limits; among equals the step."""
+        over = {one.name: self.over_bytes_of(one) for one in (self.step, *self.phases)}
+        known = {name: size for name, size in over.items() if size is not None}
+        name = max(known, key=known.__getitem__, default=STEP)
+        return next(one for one in self.phases if one.name == name)
+
     @property
-    def verdict(self) -> Verdict:
-        """Whether it fits, by the error that was measured of its account."""
-        return self.verdict_within(self.error_band)
+    def over_bytes(self) -> int | None:
+        """That of the largest phase; None where the step's is not known."""
+        return None if self.inside_bytes is None else self.over_bytes_of(self.largest)
+
+    def pool_of(self, phase: Phase) -> int:
+        """The pool while a phase lasts: PyTorch's is what others leave."""
+        if self.setting.program.has_pool:
+            return self.pool_bytes
+        return max(self.device_bytes - (_whole(phase.outside_bytes) or 0), 0)
+
+    def over_bytes_of(self, phase: Phase) -> int | None:
+        """How far the pool nearest to its limit is above it; negative: room."""
+        inside, outside = phase.inside_bytes, phase.outside_bytes
+        if inside is None or outside is None:
+            return None
+        pool = self.pool_of(phase)
+        return max(int(inside) - pool, int(outside) - (self.device_bytes - pool))
+
+    def device_verdict(self, phase: Phase) -> Verdict:
+        """Whether a phase fits a device: the step by its error, others but for `BORDERLINE`."""
+        is_step = phase.name == STEP
+        return self.verdict_within(self.error_band) if is_step else self._verdict(phase, 0, 0)
 
     @cached_property
     def error_band(self) -> ErrorBand:
@@ -192,39 +271,75 @@ class MemoryBreakdown:
         return inside - half, inside + half
 
     def verdict_within(self, band: ErrorBand) -> Verdict:
-        """The verdict that an account of such an error gives; see `doubtful_bytes`."""
-        inside, outside, base = self.inside_bytes, self.outside_bytes, self._erring(band)
+        """The verdict on the step that an account of such an error gives; see `doubtful_bytes`."""
+        return self._verdict(self.step, band.share, self._erring(band))
+
+    def _verdict(self, phase: Phase, share: float, base: int | None) -> Verdict:
+        inside, outside = phase.inside_bytes, phase.outside_bytes
         if inside is None or outside is None or base is None:
             return "unknown"
-        if outside > self.device_bytes - self.pool_bytes or not self.pool_bytes:
+        pool = self.pool_of(phase)
+        if outside > self.device_bytes - pool or not pool:
             return "oom"
-        if abs(inside - self.pool_bytes) <= doubtful_bytes(band.share, base, self.pool_bytes):
+        if abs(float(inside) - pool) <= doubtful_bytes(share, base, pool):
             return "borderline"
-        return "oom" if inside > self.pool_bytes else "fits"
+        return "oom" if inside > pool else "fits"
 
     def _erring(self, band: ErrorBand) -> int | None:
         """The size that a band is of."""
         return self.temp_bytes if band.of == "arena" else self.inside_bytes
 
+    def host_verdict(self, phase: Phase) -> Verdict | None:
+        """Whether a phase fits a host; None where the host's memory was not given."""
+        if (limit := self.setting.host_memory_bytes) is None or phase.host_bytes is None:
+            return None if limit is None else "unknown"
+        return "fits" if phase.host_bytes <= limit else "oom"
+
+    @cached_property
+    def breaks_host(self) -> Phase | None:
+        """The phase that is furthest over the memory of a host; None where none is."""
+        over = [one for one in self.phases if self.host_verdict(one) == "oom"]
+        return max(over, key=lambda one: one.host_bytes or 0, default=None)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether all phases fit; of unknown sizes that of the step alone counts."""
+        found = [self.device_verdict(one) for one in (self.largest, self.step)]
+        if self.breaks_host is not None or "oom" in found:
+            return "oom"
+        return "borderline" if found[0] == "borderline" and found[1] == "fits" else found[1]
+
     @property
     def breaks_first(self) -> str | None:
-        """What breaks: the largest row of the fullest peak, or ``outside``; None where it fits."""
-        inside, outside = self.inside_bytes, self.outside_bytes
-        if self.verdict not in ("oom", "borderline") or inside is None or outside is None:
+        """The phase or fullest peak, and the largest row there, or ``outside``; None: it fits."""
+        if self.verdict not in ("oom", "borderline"):
             return None
-        if inside <= self.pool_bytes and outside > self.device_bytes - self.pool_bytes:
+        host, phase = self.breaks_host, self.largest
+        if self.device_verdict(phase) != "oom" and host is not None:
+            return f"{host.name}, memory of the host: {_largest(host.host)}"
+        inside, outside = phase.inside_bytes, phase.outside_bytes
+        if inside is None or outside is None:
+            return None
+        pool = self.pool_of(phase)
+        if inside <= pool and outside > self.device_bytes - pool:
             return "outside the pool"
-        largest = max(self.worst.peak.rows, key=lambda row: _or_inf(row.size_bytes))
-        return f"{self.worst.peak.name}: {largest.name}"
+        where, rows = self.worst.peak.name, self.worst.peak.rows
+        if phase.name != STEP:
+            where, rows = phase.name, (*phase.temp, *phase.args)
+        return f"{where}: {_largest(rows)}"
 
     @property
     def mem_fraction_range(self) -> tuple[float, float] | None:
         """Fractions with which both pools suffice; None if there is none or sizes are unknown."""
-        inside, outside = self.inside_bytes, self.outside_bytes
-        if inside is None or outside is None:
+        inside, outside = self.largest.inside_bytes, self.outside_bytes
+        if self.inside_bytes is None or inside is None or outside is None:
             return None
-        low, high = inside / self.device_bytes, 1 - outside / self.device_bytes
+        low, high = float(inside) / self.device_bytes, 1 - outside / self.device_bytes
         return (low, high) if low <= high else None
+
+
+def _largest(rows: Sequence[Row]) -> str:
+    return max(rows, key=lambda row: _or_inf(row.size_bytes)).name
 
 
 def total(rows: Sequence[Row]) -> Amount | None:
@@ -245,29 +360,6 @@ def _or_inf(size: Amount | None) -> float:
 # How a row is computed and stated.
 
 Dimensions = Mapping[str, Amount | None]
-
-
-def ceil_div(number: Count, divisor: Count) -> Count:
-    """The quotient, rounded up."""
-    return -(-number // divisor)
-
-
-def smaller(one: Amount, other: Amount) -> Amount:
-    """The smaller of two, entry by entry."""
-    return _plain(np.minimum(one, other))
-
-
-def larger(one: Amount, other: Amount) -> Amount:
-    """The larger of two, entry by entry."""
-    return _plain(np.maximum(one, other))
-
-
-def whole(amount: Amount) -> Amount:
-    """Rounded to whole bytes, so that rows sum to their total exactly."""
-    if isinstance(amount, int):
-        return amount
-    rounded = np.rint(amount).astype(np.int64)
-    return int(rounded) if rounded.ndim == 0 else rounded
 
 
 def product_row(
@@ -306,11 +398,3 @@ def product_row(
 
 def _scalars(dimensions: Dimensions) -> list[tuple[str, int | float]]:
     return [(s, v) for s, v in dimensions.items() if isinstance(v, int | float)]
-
-
-def _plain(amount: Amount) -> Amount:
-    """Python's number where numpy made a scalar of its own of one."""
-    if isinstance(amount, np.generic):
-        value: Amount = amount.item()
-        return value
-    return amount

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row, total, whole
-from moeprof.projector.setting import Setting
+from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row, total
+from moeprof.projector.setting import Setting, whole
 from moeprof.projector.step_time import TimedRun, estimate
 from moeprof.specs.plan import ALL_AXES
 

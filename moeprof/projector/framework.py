@@ -21,7 +21,7 @@ from moeprof.specs.plan import ALL_AXES, AXES, ParallelPlan
 from moeprof.specs.plan_checks import Batch, check_plan
 
 if TYPE_CHECKING:  # what is asked of an object, in terms of what is built on it
-    from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown
+    from moeprof.projector.breakdown import MemoryBreakdown, Phase, Row, StageBreakdown
     from moeprof.projector.frameworks.suggestions import Change
     from moeprof.projector.setting import Degrees, Precision, Setting
     from moeprof.specs.hardware import HardwareSpec
@@ -263,6 +263,26 @@ class Framework(ABC):
     @abstractmethod
     def breakdown(self, setting: Setting, degrees: Degrees, stage: StageLayers) -> StageBreakdown:
         """What fills one stage; degrees may be arrays, but for pipeline, virtual, microbatches."""
+
+    @abstractmethod
+    def phases(
+        self,
+        setting: Setting,
+        degrees: Degrees,
+        stage: StageLayers,
+        step: StageBreakdown,
+        *,
+        with_host: bool = True,
+    ) -> tuple[Phase, ...]:
+        """What the run does beside its step with a stage that holds ``step`` at one.
+
+        Those of ``setting.phases`` that the program has. Degrees as of `breakdown`; a host's rows
+        are of one plan alone, so they can be left out.
+        """
+
+    @abstractmethod
+    def on_host(self, setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Row, ...]:
+        """What a step keeps in the memory of one host: of all devices there together."""
 
     @abstractmethod
     def notes(self, breakdown: MemoryBreakdown) -> tuple[str, ...]:

@@ -55,11 +55,12 @@ def levers(breakdown: MemoryBreakdown) -> tuple[Lever, ...]:
 
 
 def _gain(before: MemoryBreakdown, after: MemoryBreakdown) -> int | None:
-    """Bytes of room gained: less inside the pool, or a larger pool."""
-    if before.inside_bytes is None or after.inside_bytes is None:
+    """Bytes of room gained in the largest phase: less inside the pool, or a larger pool."""
+    inside = [each.largest.inside_bytes for each in (before, after)]
+    if before.inside_bytes is None or after.inside_bytes is None or None in inside:
         return None
-    room = before.pool_bytes - before.inside_bytes
-    return after.pool_bytes - after.inside_bytes - room
+    was, now = (each.pool_of(each.largest) for each in (before, after))
+    return int(now - inside[1] - was + inside[0])  # type: ignore[operator]
 
 
 def _changes(setting: Setting) -> Iterator[Change]:

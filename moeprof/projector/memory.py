@@ -7,13 +7,15 @@ second passes arrays where the first passes numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import MemoryBreakdown, total
+from moeprof.projector.breakdown import MemoryBreakdown, Peak, Phase, total
 from moeprof.projector.setting import Amount, Degrees, Setting, degrees_of
 from moeprof.specs.stages import StageLayers
 
@@ -23,11 +25,17 @@ _PER_GROUP = ("pipeline", "virtual", "microbatches")
 
 
 class PlanSizes(NamedTuple):
-    """Bytes of each plan's worst stage, float64; nan where unknown."""
+    """Bytes of each plan's worst stage at a step, float64; nan where unknown.
+
+    ``other_inside`` is args + temp of the largest phase beside the step whose size is known,
+    what then lies ``other_outside``; -inf where none is known.
+    """
 
     args: Sizes
     temp: Sizes
     outside: Sizes
+    other_inside: Sizes
+    other_outside: Sizes
 
 
 def project(setting: Setting) -> MemoryBreakdown:
@@ -39,7 +47,25 @@ def project(setting: Setting) -> MemoryBreakdown:
     degrees, program = degrees_of(setting), setting.program
     held = program.stages(setting, setting.plan.pipeline, setting.plan.virtual)
     stages = tuple(program.breakdown(setting, degrees, stage) for stage in held)
-    return MemoryBreakdown(setting, stages, program.notes(MemoryBreakdown(setting, stages)))
+    notes = program.notes(MemoryBreakdown(setting, stages))
+    others: dict[str, Phase] = {}
+    for stage, step in zip(held, stages, strict=True):
+        for phase in program.phases(setting, degrees, stage, step):
+            others[phase.name] = _more(others.get(phase.name), phase)
+    worst = MemoryBreakdown(setting, stages).worst
+    at = next(stage for stage, step in zip(held, stages, strict=True) if step is worst)
+    host = program.on_host(setting, degrees, at)
+    return MemoryBreakdown(setting, stages, notes, tuple(others.values()), host)
+
+
+def _more(one: Phase | None, other: Phase) -> Phase:
+    """The phase of the stage that needs more of a device, with the host rows of the fuller host."""
+    if one is None:
+        return other
+    sizes = [phase.inside_bytes for phase in (one, other)]
+    largest = other if None in sizes or sizes[1] > sizes[0] else one  # type: ignore[operator]
+    hosts = max((one, other), key=lambda phase: phase.host_bytes or 0)
+    return replace(largest, host=hosts.host)
 
 
 def project_many(setting: Setting, degrees: Degrees) -> PlanSizes:
@@ -74,20 +100,33 @@ def _worst_stage(setting: Setting, degrees: Degrees, plans: int) -> PlanSizes:
     program = setting.program
     assert isinstance(degrees.pipeline, int)
     assert isinstance(degrees.virtual, int)
-    worst = PlanSizes(*(np.full(plans, -np.inf) for _ in PlanSizes._fields))
+    worst: tuple[Sizes, Sizes, Sizes] = (np.full(plans, -np.inf),) * 3
+    other = (np.full(plans, -np.inf), np.zeros(plans))
     stages = program.stages(setting, degrees.pipeline, degrees.virtual)
     for stage in _distinct(setting.schedule, stages):
         found = program.breakdown(setting, degrees, stage)
-        temp = np.max([_array(peak.size_bytes, plans) for peak in found.peaks], axis=0)
         args, outside = _array(total(found.args), plans), _array(total(found.outside), plans)
+        temp = _fullest(found.peaks, plans)
         is_worse = ~(args + temp + outside <= sum(worst))
-        worst = PlanSizes(
-            *(
-                np.where(is_worse, new, old)
-                for new, old in zip((args, temp, outside), worst, strict=True)
-            )
+        worst = (
+            np.where(is_worse, args, worst[0]),
+            np.where(is_worse, temp, worst[1]),
+            np.where(is_worse, outside, worst[2]),
         )
-    return worst
+        for phase in program.phases(setting, degrees, stage, found, with_host=False):
+            inside = _array(total(phase.args), plans) + _fullest(phase.peaks, plans)
+            beside = _array(phase.outside_bytes, plans)
+            counted = 0.0 if program.has_pool else 1.0
+            is_larger = inside + counted * beside > other[0] + counted * other[1]
+            other = (np.where(is_larger, inside, other[0]), np.where(is_larger, beside, other[1]))
+    return PlanSizes(*worst, *other)
+
+
+def _fullest(peaks: Sequence[Peak], plans: int) -> Sizes:
+    """Bytes of the fullest peak of each plan; unknown where one is."""
+    sizes = [_array(peak.size_bytes, plans) for peak in peaks] or [np.zeros(plans)]
+    fullest: Sizes = np.max(sizes, axis=0)
+    return fullest
 
 
 def _distinct(schedule: str, stages: tuple[StageLayers, ...]) -> tuple[StageLayers, ...]:

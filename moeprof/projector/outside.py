@@ -17,8 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.projector.breakdown import Row, smaller, whole
-from moeprof.projector.setting import Amount, Count, Degrees, Setting
+from moeprof.projector.breakdown import (
+    Row,
+)
+from moeprof.projector.setting import (
+    Amount,
+    Count,
+    Degrees,
+    Setting,
+    smaller,
+    whole,
+)
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.hardware import HardwareSpec
 

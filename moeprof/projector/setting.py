@@ -93,8 +93,42 @@ Count: TypeAlias = int | npt.NDArray[Any]
 Amount: TypeAlias = int | float | npt.NDArray[Any]
 Real: TypeAlias = float | npt.NDArray[np.floating[Any]] | npt.NDArray[np.signedinteger[Any]]
 
+
+def ceil_div(number: Count, divisor: Count) -> Count:
+    """The quotient, rounded up."""
+    return -(-number // divisor)
+
+
+def smaller(one: Amount, other: Amount) -> Amount:
+    """The smaller of two, entry by entry."""
+    return _plain(np.minimum(one, other))
+
+
+def larger(one: Amount, other: Amount) -> Amount:
+    """The larger of two, entry by entry."""
+    return _plain(np.maximum(one, other))
+
+
+def whole(amount: Amount) -> Amount:
+    """Rounded to whole bytes, so that rows sum to their total exactly."""
+    if isinstance(amount, int):
+        return amount
+    rounded = np.rint(amount).astype(np.int64)
+    return int(rounded) if rounded.ndim == 0 else rounded
+
+
+def _plain(amount: Amount) -> Amount:
+    """Python's number where numpy made a scalar of its own of one."""
+    if isinstance(amount, np.generic):
+        value: Amount = amount.item()
+        return value
+    return amount
+
+
 OPTIMIZERS = ("adamw", "adafactor", "muon", "sgd")
 OFFLOADS = ("activations", "optimizer")
+OTHER_PHASES = ("start", "restore", "evaluation", "checkpoint")
+"""What a run does beside its step, in order."""
 MOST_TOKENS = 2**24
 """Of a sequence: sizes of [S, S] arrays stay within what 64 bits count."""
 GPU_FRACTION = 0.93
@@ -170,6 +204,12 @@ class Setting:
     """MaxText's float32_weight_sum: the combine adds up rows in float32."""
     megatron: MegatronOptions = field(default_factory=MegatronOptions)
     """What Megatron alone lets a run choose."""
+    phases: frozenset[str] = frozenset(OTHER_PHASES)
+    """What the run comes to beside its step."""
+    eval_pdbs: int | None = None
+    """Sequences of a device at an evaluation; None: as at a step."""
+    host_memory_bytes: int | None = None
+    """Memory of one host; None: not known, and nothing is said of whether it suffices."""
 
     def __post_init__(self) -> None:
         """Check what has a fixed set of values, and ranges."""
@@ -178,6 +218,8 @@ class Setting:
         _one_of("attention", self.attention, ("flash", "whole"))
         for name in self.offload:
             _one_of("offload", name, OFFLOADS)
+        for name in self.phases:
+            _one_of("phases", name, OTHER_PHASES)
         program.check(self)
         if self.hardware.vendor == "Google" and self.strategy.kind == "sparse-gmm-deepep":
             raise SpecError(
@@ -189,7 +231,10 @@ class Setting:
                 f"mem-fraction: expected a share of the device's memory above 0 and up to 1, "
                 f"found {self.mem_fraction:g}."
             )
-        for name in ("sequence", "pdbs", "microbatches", "vocab_tiling", "deepep_sms"):
+        for name in (
+            *("sequence", "pdbs", "microbatches", "vocab_tiling", "deepep_sms"),
+            *("eval_pdbs", "host_memory_bytes"),
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SpecError(f"{name}: expected at least 1, found {value}.")

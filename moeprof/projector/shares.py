@@ -52,8 +52,16 @@ import numpy as np
 import numpy.typing as npt
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import ceil_div, larger, smaller
-from moeprof.projector.setting import Amount, Count, Degrees, Real, Setting
+from moeprof.projector.setting import (
+    Amount,
+    Count,
+    Degrees,
+    Real,
+    Setting,
+    ceil_div,
+    larger,
+    smaller,
+)
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.schedule import V_SHAPED
 from moeprof.specs.schedule_order import in_flight

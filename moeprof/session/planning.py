@@ -52,6 +52,10 @@ _CELLS = (
     "over_bytes",
     "breaks_first",
 )
+_PHASES = (
+    *("name", "verdict", "args_bytes", "temp_bytes", "outside_bytes", "pool_bytes"),
+    *("over_bytes", "host_bytes", "host_verdict"),
+)
 _PLANS = (
     *("rank", "strategy", "remat", "pdbs", "microbatches", "schedule", "verdict", "margin"),
     *("args_bytes", "temp_bytes", "outside_bytes", "pool_bytes", "seconds"),
@@ -206,6 +210,25 @@ class MemoryPlan:
     def stages(self) -> pd.DataFrame:
         """Pipeline stages of the cell that is shown, each at its own peak."""
         return _table(self._row["stages"])
+
+    @cached_property
+    def phases(self) -> pd.DataFrame:
+        """Phases of the run in the cell that is shown, with a verdict on device and host.
+
+        Bytes are of one device, ``host_bytes`` of one host; ``host_verdict`` is missing where the
+        host's memory was not given.
+        """
+        return _table(self._row["phases"], _PHASES)
+
+    @cached_property
+    def phase_rows(self) -> pd.DataFrame:
+        """What fills the phases beside the step, and what a step keeps on a host."""
+        rows = [
+            {"phase": one["name"], **part}
+            for one in self._row["phases"]
+            for part in one["components"]
+        ]
+        return _table(rows).rename(columns={"bytes": "size_bytes"})
 
     @cached_property
     def levers(self) -> pd.DataFrame:

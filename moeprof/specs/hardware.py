@@ -32,7 +32,9 @@ class HardwareSpec:
 
     ``peer_bytes_per_s`` is what it can send in one direction to all peers of the machine together,
     ``network_bytes_per_s`` to other machines through its share of the network cards of the usual
-    server. ``domain`` counts the devices that the fast links join. ``confidence`` is high where
+    server. ``domain`` counts the devices that the fast links join, ``host_devices`` those of one
+    host: eight, but four of an NVL72's trays (NVIDIA, GB200 NVL72 data sheet) and of a host of TPU
+    v4 and v5p (Google Cloud's pages on TPU versions). ``confidence`` is high where
     two sources agree or a log was seen, medium for one data sheet, low where figures differ.
     """
 
@@ -48,6 +50,7 @@ class HardwareSpec:
     peer_bytes_per_s: float
     network_bytes_per_s: float | None
     domain: int
+    host_devices: int
     confidence: str
     source: str
     note: str
@@ -128,6 +131,7 @@ def _spec(row: dict[str, str]) -> HardwareSpec:
         peer_bytes_per_s=float(row["peer_GB_per_s"]) * 1e9,
         network_bytes_per_s=_scaled(row["network_GB_per_s"], 1e9),
         domain=int(row["domain"]),
+        host_devices=int(row["host_devices"]),
         confidence=row["confidence"],
         source=row["source"],
         note=row["note"],

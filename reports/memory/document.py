@@ -13,31 +13,21 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 from moeprof.answers.names import encodable
 from moeprof.projector.answer import Answer
 from moeprof.projector.batches import BOUND
-from moeprof.projector.breakdown import MemoryBreakdown, Row, StageBreakdown, total
+from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
 from moeprof.projector.framework import ErrorBand
 from moeprof.projector.levers import Lever
-from moeprof.projector.setting import Setting
+from moeprof.projector.setting import OTHER_PHASES, Setting
+from moeprof.reports.memory.phases import Component, PhaseInfo, component, phases_of
 from moeprof.specs.parameters import active_parameter_count, parameter_count
+from moeprof.specs.plan import ALL_AXES
 
 if TYPE_CHECKING:  # brings pandas
     from moeprof.projector.compiled.result import CompiledPlan
 
 SCHEMA = "moeprof.memory/1"
+_DEGREES = (*ALL_AXES, "expert_tensor", "virtual")
 Scalar = str | int | float | bool | None
 Inputs = dict[str, Scalar | Mapping[str, Scalar]]
-
-
-class Component(TypedDict):
-    """One row of the account. ``is_routed``: it grows with the rows that a rank receives."""
-
-    name: str
-    kind: str
-    pool: str
-    bytes: int | None
-    formula: str
-    source: str
-    confidence: str
-    is_routed: bool
 
 
 class PeakInfo(TypedDict):
@@ -110,7 +100,9 @@ class ErrorInfo(TypedDict):
 class MemoryRow(TypedDict):
     """One strategy at one batch per device. ``over_bytes`` is above what there is, else below 0.
 
-    ``inside_range_bytes``: arguments and arena at both ends of the error.
+    Verdict and ``over_bytes`` are of ``largest_phase``, other sizes of the step. ``host`` has its
+    devices of the run and its memory, null where that was not given. ``inside_range_bytes``:
+    arguments and arena of the step at both ends of the error.
     """
 
     strategy: str
@@ -135,6 +127,9 @@ class MemoryRow(TypedDict):
     stages: list[StageInfo]
     levers: list[LeverInfo] | None
     notes: list[str]
+    largest_phase: str
+    phases: list[PhaseInfo]
+    host: dict[str, int | None]
     compiled: NotRequired[CompiledInfo]
 
 
@@ -187,7 +182,9 @@ def document_of(
     wanted, lines = answer.wanted, answer.lines
     model = wanted.setting.model
     rows = [
-        row_of(cell.breakdown, overload=cell.fits_up_to_overload, levers=cell.levers)
+        row_of(
+            cell.breakdown, cell.fits_up_to_overload, cell.levers, cell.name == answer.shown.name
+        )
         for line in lines
         for cell in line.cells
     ]
@@ -218,9 +215,9 @@ def _break(found: MemoryBreakdown | None) -> Break | None:
 
 def row_of(
     breakdown: MemoryBreakdown,
-    *,
     overload: float | None = None,
     levers: Sequence[Lever] | None = None,
+    is_shown: bool = True,
 ) -> MemoryRow:
     """One strategy at one batch. ``levers`` None: they were not asked for."""
     bounds, within = breakdown.mem_fraction_range, breakdown.inside_range_bytes
@@ -237,17 +234,23 @@ def row_of(
         "outside_limit_bytes": breakdown.device_bytes - breakdown.pool_bytes,
         "device_bytes": breakdown.device_bytes,
         "total_bytes": breakdown.total_bytes,
-        "over_bytes": _over(breakdown),
+        "over_bytes": breakdown.over_bytes,
         "error": error_info(breakdown.error_band),
         "inside_range_bytes": list(within) if within else None,
         "fits_up_to_overload": overload,
         "mem_fraction_range": list(bounds) if bounds else None,
         "worst_stage": worst.stage,
-        "components": [_component(row) for row in breakdown.rows],
+        "components": [component(row) for row in breakdown.rows],
         "peaks": [{"name": peak.name, "bytes": _whole(peak.size_bytes)} for peak in worst.peaks],
         "stages": [_stage(stage) for stage in breakdown.stages],
         "levers": None if levers is None else [_lever(lever) for lever in levers],
         "notes": list(breakdown.notes),
+        "largest_phase": breakdown.largest.name,
+        "phases": phases_of(breakdown, is_shown),
+        "host": {
+            "devices": min(devices_of(breakdown.setting), breakdown.setting.hardware.host_devices),
+            "memory_bytes": breakdown.setting.host_memory_bytes,
+        },
     }
 
 
@@ -285,16 +288,7 @@ def inputs_of(setting: Setting, totals: tuple[int, int], model: str) -> Inputs:
             "source": hardware.source,
         },
         "devices": devices_of(setting),
-        "plan": {
-            "data": plan.data,
-            "fsdp": plan.fsdp,
-            "expert": plan.expert,
-            "tensor": plan.tensor,
-            "context": plan.context,
-            "pipeline": plan.pipeline,
-            "expert_tensor": plan.expert_tensor,
-            "virtual": plan.virtual,
-        },
+        "plan": {axis: getattr(plan, axis) for axis in _DEGREES},
         "remat": plan.remat.text,
         "sequence": setting.sequence,
         "microbatches": setting.microbatches,
@@ -317,35 +311,14 @@ def inputs_of(setting: Setting, totals: tuple[int, int], model: str) -> Inputs:
         else ",".join(map(str, setting.layers_per_stage)),
         "fused_loss": setting.has_fused_loss,
         "sequence_parallel": setting.megatron.has_sequence_parallel,
+        "phases": ",".join(name for name in OTHER_PHASES if name in setting.phases),
+        "eval_pdbs": setting.eval_pdbs,
     }
 
 
 def devices_of(setting: Setting) -> int:
     """Devices of the run."""
     return setting.plan.degree(setting.program.axes)
-
-
-def _over(breakdown: MemoryBreakdown) -> int | None:
-    """How far the pool that is nearest to its limit is above it; negative: room."""
-    inside, outside = breakdown.inside_bytes, breakdown.outside_bytes
-    if inside is None or outside is None:
-        return None
-    over_inside = inside - breakdown.pool_bytes
-    over_outside = outside - (breakdown.device_bytes - breakdown.pool_bytes)
-    return max(over_inside, over_outside)
-
-
-def _component(row: Row) -> Component:
-    return {
-        "name": row.name,
-        "kind": row.kind,
-        "pool": row.pool,
-        "bytes": _whole(row.size_bytes),
-        "formula": row.formula,
-        "source": row.source,
-        "confidence": row.confidence,
-        "is_routed": row.is_routed,
-    }
 
 
 def _lever(lever: Lever) -> LeverInfo:

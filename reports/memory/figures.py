@@ -9,7 +9,12 @@ from collections.abc import Sequence
 
 from moeprof.answers.bars import Bars, Figure, Fill, Json, horizontal
 from moeprof.reports.memory import words
-from moeprof.reports.memory.document import Component, LeverInfo, MemoryDocument, MemoryRow
+from moeprof.reports.memory.document import (
+    LeverInfo,
+    MemoryDocument,
+    MemoryRow,
+)
+from moeprof.reports.memory.phases import GIB, Component
 from moeprof.units import format_bytes
 
 _LIMIT = "#c0392b"
@@ -168,7 +173,7 @@ def _bars(name: str, fill: Fill, sizes: dict[int, int]) -> Bars:
         name=name,
         fill=fill,
         places=list(sizes),
-        lengths=[size / words.GIB for size in sizes.values()],
+        lengths=[size / GIB for size in sizes.values()],
         texts=[format_bytes(size) for size in sizes.values()],
         key=name,
         is_key=True,
@@ -183,9 +188,9 @@ def _with_limit(
     The axis ends where the longest bar does, or well beyond the line. ``whole`` are the bytes of
     the bars: what a bar that ends at the frame goes on to is written on it.
     """
-    known = {n: size / words.GIB for n, size in enumerate(limits) if size is not None}
+    known = {n: size / GIB for n, size in enumerate(limits) if size is not None}
     least, most = min(known.values()), max(known.values())
-    end = min(max(most * 1.08, max(whole) / words.GIB * 1.02), most * _BEYOND)
+    end = min(max(most * 1.08, max(whole) / GIB * 1.02), most * _BEYOND)
     layout = figure["layout"]
     assert isinstance(layout, dict)
     axis = layout["xaxis"]
@@ -228,5 +233,5 @@ def _beyond(whole: Sequence[int], end: float) -> list[Json]:
             "font": {"color": _ON_BAR, "size": 12},
         }
         for place, size in enumerate(whole)
-        if size / words.GIB > end
+        if size / GIB > end
     ]  # fmt: skip

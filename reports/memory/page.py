@@ -7,7 +7,13 @@ from pathlib import Path
 
 from moeprof.answers.bars import Figure
 from moeprof.reports.memory import figures, words
-from moeprof.reports.memory.document import Component, LeverInfo, MemoryDocument, MemoryRow, to_json
+from moeprof.reports.memory.document import (
+    LeverInfo,
+    MemoryDocument,
+    MemoryRow,
+    to_json,
+)
+from moeprof.reports.memory.phases import Component
 from moeprof.reports.parts.templating import rendered, write
 from moeprof.reports.parts.views import Cell, Column, TableView, cell
 from moeprof.units import format_percent
@@ -64,6 +70,8 @@ class MemoryView:
     compiled: TableView | None
     compiler: str
     stages: Figure | None
+    phases: TableView | None
+    phase_rows: TableView | None
     limits: tuple[str, ...]
     miss: str
     leading: tuple[Leading, ...]
@@ -110,6 +118,8 @@ def memory_view(document: MemoryDocument) -> MemoryView:
         compiled=_compiled(row),
         compiler=" ".join(filter(None, (f"{words.compiler(row)}.", words.compiled_range(row)))),
         stages=figures.stages(row),
+        phases=_phases(row),
+        phase_rows=_phase_rows(row),
         limits=tuple(words.limits(document, row)),
         miss=words.miss_title(miss) if miss else "",
         leading=tuple(map(_leading, found[:_LEADING])),
@@ -189,6 +199,70 @@ def _compiled(row: MemoryRow) -> TableView | None:
         for part in info["parts"]
     ]
     return TableView("compiled-table", "The compiler's plan", columns, (*totals, *parts))
+
+
+def _phases(row: MemoryRow) -> TableView | None:
+    """Every phase of the run, with a verdict on device and host."""
+    if len(row["phases"]) < 2:
+        return None
+    columns = (
+        Column("phase", "part of the run, in the order in which it comes to them", False),
+        Column("in the pool", "args and temp of one device", True),
+        Column("beside the pool", "outside, of one device", True),
+        Column("device", "whether it fits one device", False),
+        Column("of a host", f"memory of one host, of {row['host']['devices']} devices", True),
+        Column("host", "whether that fits; empty where the host's memory was not given", False),
+    )
+    rows = []
+    for one in row["phases"]:
+        args, temp = one["args_bytes"], one["temp_bytes"]
+        inside = None if args is None or temp is None else args + temp
+        on_host = "" if one["host_verdict"] is None else _verdict_word(one["host_verdict"])
+        rows.append(
+            (
+                cell(one["name"]),
+                _size(inside),
+                _size(one["outside_bytes"]),
+                cell(_verdict_word(one["verdict"])),
+                _size(one["host_bytes"]),
+                cell(on_host),
+            )
+        )
+    return TableView("phase-table", "Phases of the run", columns, tuple(rows))
+
+
+def _verdict_word(verdict: str) -> str:
+    text = {"oom": "out of memory", "unknown": words.CANNOT_TELL}.get(verdict, verdict)
+    return f"{words.MARKS[verdict]} {text}"
+
+
+def _phase_rows(row: MemoryRow) -> TableView | None:
+    """What fills the phases beside the step, and what a step keeps on a host."""
+    found = [(one["name"], part) for one in row["phases"] for part in one["components"]]
+    if not found:
+        return None
+    columns = (
+        Column("phase", "part of the run", False),
+        Column("component", "what fills the memory", False),
+        Column("pool", "args, temp, outside: of a device; host: of one host", False),
+        Column("size", "bytes, in binary units", True),
+        Column("confidence", "exact: follows from shapes; low: an estimate", False),
+        Column("formula", "how the size is computed, with the numbers put in", False),
+        Column("source", "where the formula and its constants are from", False),
+    )
+    rows = tuple(
+        (
+            cell(name),
+            cell(part["name"]),
+            cell(part["pool"]),
+            _size(part["bytes"]),
+            cell(part["confidence"]),
+            Cell(part["formula"], part["formula"]),
+            Cell(part["source"], part["source"]),
+        )
+        for name, part in found
+    )
+    return TableView("phase-rows", "What fills each phase beside the step", columns, rows)
 
 
 def _size(size_bytes: int | None) -> Cell:

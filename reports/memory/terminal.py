@@ -18,12 +18,12 @@ from moeprof.answers.values import signed
 from moeprof.reports.memory import words
 from moeprof.reports.memory.document import (
     CompiledInfo,
-    Component,
     LeverInfo,
     MemoryDocument,
     MemoryRow,
     StageInfo,
 )
+from moeprof.reports.memory.phases import Component
 from moeprof.units import format_bytes, format_percent
 
 WIDTH = 80
@@ -54,6 +54,7 @@ def drawn(document: MemoryDocument, width: int = WIDTH) -> Text:
         _ends(document, width),
         account(row, width),
         stage_table(row, width),
+        phase_table(row, width),
         _compiled(row, width),
         _levers(document, width),
         _limits(document, row, width),
@@ -248,6 +249,34 @@ def stage_table(row: MemoryRow, width: int) -> Text:
         is_worst = stage["stage"] == row["worst_stage"]
         end = "  ← worst" if is_worst else ""
         lines.append(Text(f"{stage['stage']:>7}{cells}{end}", style="bold" if is_worst else ""))
+    return Text("\n").join(lines)
+
+
+def phase_table(row: MemoryRow, width: int) -> Text:
+    """Every phase of the run: bytes in the pool, of a host, a verdict on each."""
+    if len(row["phases"]) < 2:
+        return Text("")
+    devices = row["host"]["devices"] or 1
+    hosted = f"of a host ({devices} devices)" if devices > 1 else "of its host"
+    lines = [Text(f"{'Phases':<12}{'in the pool':>12}  {'':14}{hosted:>24}", style="bold")]
+    for phase in row["phases"]:
+        args, temp, pool = phase["args_bytes"], phase["temp_bytes"], phase["pool_bytes"]
+        inside, verdict = "?", words.MARKS[phase["verdict"]]
+        if args is not None and temp is not None:
+            over, inside = args + temp - pool, format_bytes(args + temp)
+            beside = over <= 0 and phase["verdict"] == "oom"
+            side = "over" if over > 0 else "left"
+            verdict += " beside the pool" if beside else f" {words.gib(abs(over))} GiB {side}"
+        host = "" if phase["host_bytes"] == 0 else words.size(phase["host_bytes"])
+        told = Text(f" {phase['name']:<11}{inside:>12}  ")
+        told.append(f"{verdict:<18}", _STYLES[phase["verdict"]])
+        told.append(f"{host:>20} {words.MARKS.get(phase['host_verdict'] or '', '')}".rstrip())
+        told.rstrip()
+        lines.append(told)
+        for part in phase["components"]:
+            if part["bytes"] is None and phase["name"] != "step":
+                text = f"{phase['name']}: {part['name']}, {part['formula']}"
+                lines += wrapped(f" - {text}", width, indent="   ", style="dim")
     return Text("\n").join(lines)
 
 

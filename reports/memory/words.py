@@ -18,10 +18,11 @@ from moeprof.reports.memory.document import (
     MemoryRow,
     Scalar,
 )
+from moeprof.reports.memory.phases import GIB, of_other_phase
+from moeprof.reports.memory.phases import gib as gib
 from moeprof.specs.plan import SHORT
 from moeprof.units import format_bytes, format_percent
 
-GIB = 2**30
 _FAR = 1000
 """From so many GiB above the limit on, how many does not matter."""
 MARKS = {"fits": "✓", "borderline": "~", "oom": "✗", "unknown": "?"}
@@ -50,12 +51,6 @@ _KEPT = {
 }
 
 
-def gib(size_bytes: float) -> str:
-    """Whole GiB from 1000 on, else one decimal."""
-    value = size_bytes / GIB
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
-
-
 def size(size_bytes: int | None) -> str:
     """A size with its unit; what is not known is said."""
     return "not known" if size_bytes is None else format_bytes(size_bytes)
@@ -73,6 +68,8 @@ def mark(row: MemoryRow) -> str:
     over = row["over_bytes"]
     if row["verdict"] != "oom" or over is None:
         return sign
+    if over <= 0:
+        return f"{sign}host"
     if is_outside(row) and not is_inside(row):
         return f"{sign}out"
     value = over / GIB
@@ -230,8 +227,9 @@ def verdict_line(row: MemoryRow) -> str:
     """One cell in a sentence: what it needs, of how much, and how near that is."""
     name = cell_name(row)
     args, temp, pool = row["args_bytes"], row["temp_bytes"], row["pool_bytes"]
-    if args is None or temp is None:
-        return f"{name}: whether it fits {CANNOT_TELL}."
+    other = of_other_phase(row["phases"], row["largest_phase"], row["verdict"], row["host"])
+    if other or args is None or temp is None:
+        return f"{name}{other}" if other else f"{name}: whether it fits {CANNOT_TELL}."
     inside = args + temp
     needs = f"{name} needs {gib(inside)} of the pool's {gib(pool)} GiB"
     if is_outside(row):

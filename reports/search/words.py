@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from moeprof.projector.framework import DEFAULT
-from moeprof.reports.memory.words import GIB, MARKS, billions, gib, program
+from moeprof.reports.memory.phases import GIB, gib
+from moeprof.reports.memory.words import MARKS, billions, program
 from moeprof.reports.search.document import (
     EffectInfo,
     PlanInfo,

@@ -24,8 +24,8 @@ MODEL = ModelSpec(
 def setting(strategy: str = "sparse-gmm", pdbs: int | None = 1, **more: object) -> Setting:
     """One run on a card of 80 GiB."""
     card = dataclasses.replace(load_hardware("h100_sxm"), hbm_bytes=80 * GIB)
-    values = {"mem_fraction": 0.9} | more
-    return Setting(MODEL, ParallelPlan(), parse_strategy(strategy), card, pdbs=pdbs, **values)
+    values = {"mem_fraction": 0.9, "hardware": card} | more
+    return Setting(MODEL, ParallelPlan(), parse_strategy(strategy), pdbs=pdbs, **values)
 
 
 def part(name: str, pool: str, size: int | None, kind: str = "temporaries") -> Row:

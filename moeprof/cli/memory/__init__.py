@@ -145,7 +145,7 @@ def _option(ctx: click.Context, name: str) -> str:
 
 # The command.
 
-# name -> one line for the help; the command is moeprof/cli/memory/<name>.py's `command`.
+# name -> one line for the help; the command is the function of that name in `subcommands`.
 COMMANDS = {
     "search": "Plans that fit, the best first: by fit, or by time where it is measured.",
     "explain-oom": "An out-of-memory message in the model's terms.",
@@ -168,8 +168,8 @@ class MemoryGroup(OptionsOfMany):
         """Import the module of one subcommand."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"moeprof.cli.memory.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
+        module = importlib.import_module("moeprof.cli.memory.subcommands")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def resolve_command(

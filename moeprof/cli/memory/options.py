@@ -72,6 +72,12 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--offload",), {"multiple": True, "metavar": "WHAT", "help":
      "What lies in the host's memory: activations, optimizer."}),
     (("--attention",), {"metavar": "KIND", "help": "flash, or whole: every score is kept."}),
+    (("--phases",), {"multiple": True, "metavar": "NAME…", "help":
+     "Beside the step: start, restore, evaluation, checkpoint. Default: all; step: none."}),
+    (("--eval-pdbs",), {"type": click.IntRange(1), "help":
+     "Sequences per device of an evaluation. Default: as of a step."}),
+    (("--host-memory",), {"type": float, "metavar": "GiB", "help":
+     "Memory of one host. Without it nothing is said of whether a host suffices."}),
 )  # fmt: skip
 
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 
-from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, StageBreakdown, total
+from moeprof.projector.breakdown import (
+    BORDERLINE,
+    MemoryBreakdown,
+    Phase,
+    Row,
+    StageBreakdown,
+    total,
+)
 from moeprof.projector.framework import Framework
-from moeprof.projector.frameworks.jax_step import Account, stage_breakdown
+from moeprof.projector.frameworks.jax_phases import start, state_of, state_on_host, step_on_host
+from moeprof.projector.frameworks.jax_step import Account, evaluation_peaks, stage_breakdown
 from moeprof.projector.frameworks.suggestions import (
     Change,
     other_exchange,
@@ -57,6 +65,40 @@ class JaxFramework(Framework):
             not setting.is_scanned,
         )
         return not any(unusual)
+
+    def phases(
+        self,
+        setting: Setting,
+        degrees: Degrees,
+        stage: StageLayers,
+        step: StageBreakdown,
+        *,
+        with_host: bool = True,
+    ) -> tuple[Phase, ...]:
+        """Start and evaluation; who has checkpoints adds what Orbax does."""
+        drawn: tuple[Row, ...] = ()
+        kept: tuple[Row, ...] = ()
+        if with_host:
+            drawn = self.drawn_on_host(setting, stage)
+            kept = state_on_host(self.on_host(setting, degrees, stage))
+        at_evaluation = degrees
+        if setting.eval_pdbs is not None:
+            at_evaluation = degrees._replace(pdbs=setting.eval_pdbs)
+        found = []
+        if "start" in setting.phases:
+            found.append(start(step, (*drawn, *kept)))
+        if "evaluation" in setting.phases:
+            peaks = evaluation_peaks(self.account(setting), setting, at_evaluation, stage)
+            found.append(Phase("evaluation", state_of(step), peaks, step.outside, kept))
+        return tuple(found)
+
+    def on_host(self, setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Row, ...]:
+        """What was moved to the host's memory."""
+        return step_on_host(self.account(setting), setting, degrees, stage)
+
+    def drawn_on_host(self, setting: Setting, stage: StageLayers) -> tuple[Row, ...]:
+        """What the start makes on a host before it is on devices; nothing."""
+        return ()
 
     def notes(self, breakdown: MemoryBreakdown) -> tuple[str, ...]:
         """Sentences on a breakdown of a JAX step."""

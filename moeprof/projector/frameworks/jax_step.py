@@ -46,8 +46,8 @@ class Account:
     dense layer keep where nothing is recomputed. ``kept_unrolled``: what is kept of a stack of one
     layer, where that is compiled without a loop; the compiler then finds recomputation to be what
     it has computed already, and keeps it. Empty where it may not. ``keeps_nothing``: whether
-    nothing is kept of routed experts under a name of a rematerialisation policy. ``counts_steps``:
-    a step counter is kept.
+    nothing is kept of routed experts under a name of a rematerialisation policy. ``evaluation``:
+    the lists by moment of a forward pass and its loss. ``counts_steps``: a step counter is kept.
     """
 
     moments: ListsByName
@@ -58,6 +58,7 @@ class Account:
     kept_unrolled: ListsByName
     batch: Batch
     keeps_nothing: Callable[[Setting, str], bool]
+    evaluation: ListsByName
     counts_steps: bool = False
 
 
@@ -90,6 +91,29 @@ def stage_breakdown(
     update = [live_row(one, extent, setting) for one in account.update(setting)]
     peaks.append(Peak("optimizer update", (*apart, *update)))
     return StageBreakdown(stage.stage, args, tuple(peaks), outside_rows(setting, degrees))
+
+
+def evaluation_peaks(
+    account: Account, setting: Setting, degrees: Degrees, stage: StageLayers
+) -> tuple[Peak, ...]:
+    """The moments at which an evaluation of a batch of ``degrees`` may be fullest."""
+    extent = extent_of(setting, degrees, held_by(setting.model, stage))
+    around = _pipelined(setting, degrees, extent, stage)
+    times = _times_of_loss(setting, degrees)
+    return tuple(
+        Peak(
+            name,
+            (
+                *around,
+                *(
+                    live_row(one, extent, setting, times if name == "loss" and _grows(one) else 1)
+                    for one in lists
+                ),
+            ),
+        )
+        for name, lists in account.evaluation(setting).items()
+        if stage.has_head or name != "loss"
+    )
 
 
 def _happens(moment: str, stage: StageLayers) -> bool:
@@ -138,24 +162,39 @@ def _saved(
 ) -> tuple[Row, ...]:
     in_flight = microbatches_in_flight(setting, degrees, stage.stage)
     rows = saved_rows(account, setting, extent, stage, in_flight)
+    return (*rows, *_pipelined(setting, degrees, extent, stage))
+
+
+def _pipelined(
+    setting: Setting, degrees: Degrees, extent: Extent, stage: StageLayers
+) -> tuple[Row, ...]:
+    """What a pipeline keeps of its microbatches beside what layers save."""
     if degrees.pipeline == 1:
-        return rows
+        return ()
+    in_flight = microbatches_in_flight(setting, degrees, stage.stage)
     source = "AI-Hypercomputer/maxtext, layers/pipeline.py: state_io, shift, circular storage"
     pipeline, virtual = stage_counts(degrees)
     buffers: float = 3 + (in_flight if virtual > 1 else 2 * in_flight / pipeline)
     shifted = Live("pipeline buffers", "T d", buffers, source, "low")
-    return (*rows, live_row(shifted, extent, setting))
+    return (live_row(shifted, extent, setting),)
 
 
 def _loss(account: Account, setting: Setting, degrees: Degrees, extent: Extent) -> tuple[Row, ...]:
-    """Where one program runs all stages, the loss of all microbatches is split over them."""
-    times = 1.0
-    if runs_as_one_program(setting) and degrees.pipeline != 1:
-        times = int(degrees.microbatches) / stage_counts(degrees)[0]
+    times = _times_of_loss(setting, degrees)
     return tuple(
-        live_row(one, extent, setting, times if "T" in one.symbols else 1)
-        for one in account.loss(setting)
+        live_row(one, extent, setting, times if _grows(one) else 1) for one in account.loss(setting)
     )
+
+
+def _times_of_loss(setting: Setting, degrees: Degrees) -> float:
+    """Where one program runs all stages, the loss of all microbatches is split over them."""
+    if not runs_as_one_program(setting) or degrees.pipeline == 1:
+        return 1.0
+    return int(degrees.microbatches) / stage_counts(degrees)[0]
+
+
+def _grows(live: Live) -> bool:
+    return "T" in live.symbols
 
 
 # What a layer keeps from its forward pass for its backward pass. Under rematerialisation its input,
@@ -163,6 +202,7 @@ def _loss(account: Account, setting: Setting, degrees: Degrees, extent: Extent) 
 # are named like those of a dense feed-forward, so a policy that keeps ``mlpwo`` keeps whole
 # dispatch buffers, worst case and all.
 
+LAYER_INPUTS = "layer inputs"
 _SOURCE = "AI-Hypercomputer/maxtext, layers/decoders.py, get_remat_policy"
 _ATTENTION_NAMES: Mapping[str, str] = {
     "query_proj": "q",
@@ -223,7 +263,7 @@ def _layer_inputs(setting: Setting, extent: Extent, layers: float, in_flight: fl
     }
     return [
         product_row(
-            "layer inputs",
+            LAYER_INPUTS,
             in_flight,
             dimensions,
             item_bytes("", setting),

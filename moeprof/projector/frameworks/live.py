@@ -18,7 +18,7 @@ M      entries of one capacity mask: sequences · S · E · C (M_many, n_many: 0
        sequence)
 W_moe… elements of one layer's weights, gathered over the axes that split them
 W_gathered those of a MoE layer that are gathered over any axis; W_rest all but experts;
-       W_all_experts the experts of all ranks
+       W_all_experts the experts of all ranks; W_fetched a rank's experts where gathered, else 0
 P_experts elements of all layers' routed experts on the device; P_moved where gathered, P_laid
        where a rank has several experts or they are gathered; P_rest the layers' other weights
 L      elements of the logits, or of the gradients that take their place, see `_logits` (L_far)
@@ -37,8 +37,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moeprof.projector.breakdown import Confidence, Row, ceil_div, larger, product_row, smaller
-from moeprof.projector.setting import Amount, Count, Degrees, Setting
+from moeprof.projector.breakdown import (
+    Confidence,
+    Row,
+    product_row,
+)
+from moeprof.projector.setting import (
+    Amount,
+    Count,
+    Degrees,
+    Setting,
+    ceil_div,
+    larger,
+    smaller,
+)
 from moeprof.projector.shares import buffer_factor, capacity
 from moeprof.projector.state import gathered_elements, gradient_dtype, held_elements, trained_of
 from moeprof.specs import DTYPE_BYTES
@@ -212,6 +224,7 @@ def _weights(degrees: Degrees, held: Sequence[Parameter], experts: int) -> Exten
     sizes["P_laid"] = sizes["P_experts"] * smaller(local - 1 + is_gathered, 1)
     sizes["W_all_experts"] = sizes["W_experts"] * degrees.expert
     sizes["W_rest"] = sizes["W_moe"] - sizes["W_experts"]
+    sizes["W_fetched"] = sizes["W_experts"] * is_gathered
     sizes["W_gathered"] = sizes["W_moe"] - sizes["W_experts"] * (1 - is_gathered)
     return dict(sizes)
 

@@ -7,14 +7,16 @@ not said is told.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.errors import SelectionError, SpecError
+from moeprof.projector.breakdown import STEP
 from moeprof.projector.framework import DEFAULT, Framework, framework, that_have
 from moeprof.projector.request.config import HARDWARE, Request, with_config
 from moeprof.projector.request.plan import Told, load_of, plan_of, read_counts, remarks_on
-from moeprof.projector.setting import MegatronOptions, Precision, Setting, usual_of
+from moeprof.projector.setting import OTHER_PHASES, MegatronOptions, Precision, Setting, usual_of
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.hardware import HardwareSpec, load_hardware
 from moeprof.specs.presets import preset_names
@@ -125,6 +127,9 @@ def beside_the_plan(
         "optimizer": request.optimizer or "adamw",
         "precision": _precision(request, program, loaded),
         "offload": frozenset(_parts(request.offload)),
+        "phases": _phases(request.phases),
+        "eval_pdbs": request.eval_pdbs,
+        "host_memory_bytes": _host_memory(request.host_memory),
         **usual_of(hardware),
         **_given(request),
         **_of_megatron(request),
@@ -212,6 +217,17 @@ def _given(request: Request) -> dict[str, object]:
     values = {name: getattr(request, name) for name in names}
     values |= {"has_fused_loss": request.fused_loss, "overload": request.imbalance}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _phases(names: tuple[str, ...]) -> frozenset[str]:
+    """What a run does beside its step: all where nothing was said, ``step`` alone is nothing."""
+    return frozenset(_parts(names) or OTHER_PHASES) - {STEP}
+
+
+def _host_memory(gib: float | None) -> int | None:
+    if gib is not None and not 0 < gib < math.inf:
+        raise SpecError(f"host-memory: expected GiB above 0, found {gib:g}.")
+    return None if gib is None else int(gib * 2**30)
 
 
 def _of_megatron(request: Request) -> dict[str, object]:

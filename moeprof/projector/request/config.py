@@ -26,6 +26,7 @@ DEGREES = {short: axis for short, axis in SHORT.items() if axis in ALL_AXES}
 """Option → the degree of parallelism that it says."""
 _LEVELS = ("ici", "dcn")
 _WHOLE_SCORES = "dot_product"
+_NO_CHECKPOINTS = ("start", "evaluation")
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ class Request:
     """What was said about a run, by the names of the command's options; None and empty: nothing.
 
     ``framework``: whose program. ``seq`` may be ``unknown``; ``pdbs`` is a list with commas, or
-    ``auto``. ``is_scanned`` and ``has_float32_weight_sum`` are of MaxText's configuration alone.
-    ``maxtext`` is a command line of MaxText in place of a model: its file, then ``key=value``.
-    Others are as their options in ``moeprof memory --help``.
+    ``auto``; ``host_memory`` is in GiB. ``is_scanned`` and ``has_float32_weight_sum`` are of
+    MaxText's configuration alone. ``maxtext`` is a command line of MaxText in place of a model: its
+    file, then ``key=value``. Others are as their options in ``moeprof memory --help``.
     """
 
     model: str | None = None
@@ -74,6 +75,9 @@ class Request:
     offload: tuple[str, ...] = ()
     attention: str | None = None
     maxtext_build: str | None = None
+    phases: tuple[str, ...] = ()
+    eval_pdbs: int | None = None
+    host_memory: float | None = None
     is_scanned: bool | None = None
     has_float32_weight_sum: bool | None = None
     maxtext: tuple[str, ...] = ()
@@ -352,6 +356,14 @@ def _named(known: Mapping[str, str]) -> Callable[[object, str], object]:
 
 _KEYS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "per_device_batch_size": ("pdbs", _batch),
+    "eval_per_device_batch_size": (
+        "eval_pdbs",
+        lambda value, what: int(_batch(value, what)) or None,
+    ),
+    "enable_checkpointing": (
+        "phases",
+        lambda value, _: _NO_CHECKPOINTS if value is False else None,
+    ),
     "max_target_length": ("seq", lambda value, what: str(_integer(value, what))),
     "gradient_accumulation_steps": ("microbatches", _count),
     "num_pipeline_microbatches": ("microbatches", _count),

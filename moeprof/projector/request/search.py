@@ -47,6 +47,7 @@ SHARED = (
     "maxtext_build",
     "offload",
     "attention",
+    "phases",
 )
 """Options of `Request` that all plans of a search share."""
 _SEARCHED = frozenset({*SHORT, "strategy", "pdbs", "microbatches"})
@@ -92,6 +93,7 @@ class SearchRequest:
     maxtext_build: str | None = None
     offload: tuple[str, ...] = ()
     attention: str | None = None
+    phases: tuple[str, ...] = ()
     sync_free: int = 0
     overlap: bool = False
 

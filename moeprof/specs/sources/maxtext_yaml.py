@@ -79,6 +79,8 @@ RUN_OPTIONS = (
     "cast_logits_to_fp32",
     "float32_weight_sum",
     "optimizer_memory_host_offload",
+    "enable_checkpointing",
+    "eval_per_device_batch_size",
     "scan_layers",
     "num_layers_per_pipeline_stage",
     "num_pipeline_repeats",

@@ -7,7 +7,7 @@ import json
 from builders.assignment import assignment_text, value
 from click.testing import CliRunner
 
-from moeprof.cli.memory.diff import command
+from moeprof.cli.memory.subcommands import diff as command
 
 GIB = 1 << 30
 RAGGED = "jit(step)/transpose(jvp())/layers_7/moe/ragged_dot_general"

@@ -8,7 +8,7 @@ import pytest
 from builders.assignment import assignment_text, value
 from click.testing import CliRunner
 
-from moeprof.cli.memory.explain_oom import command
+from moeprof.cli.memory.subcommands import explain_oom as command
 from moeprof.errors import TraceError
 
 GIB = 1 << 30

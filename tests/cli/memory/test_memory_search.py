@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner
 
 from moeprof.cli.memory import command as memory
-from moeprof.cli.memory.search import command
+from moeprof.cli.memory.subcommands import search as command
 from moeprof.errors import SelectionError
 from moeprof.projector.request import wanted
 from moeprof.projector.request.config import Request

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from moeprof.cli.memory.explain_oom import command
+from moeprof.cli.memory.subcommands import explain_oom as command
 from moeprof.projector import oom
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from moeprof.projector.breakdown import Row
+from moeprof.projector.frameworks.bundled.phases import drawn_on_host, evaluation
 from moeprof.projector.frameworks.jax import JaxFramework
 from moeprof.projector.frameworks.jax_step import Account, Batch
 from moeprof.projector.frameworks.live import Live
 from moeprof.projector.frameworks.suggestions import Change, smaller_capacity
 from moeprof.projector.setting import Setting
+from moeprof.specs.stages import StageLayers
 
 PEAKS = "peaks of steps compiled for H100: benchmarks/results/memory_grid.jsonl, fit half"
 
@@ -350,6 +353,7 @@ ACCOUNT = Account(
     kept_unrolled=kept_unrolled,
     batch=Batch(1, 1, "model/train.py, make_step"),
     keeps_nothing=keeps_nothing,
+    evaluation=evaluation,
     counts_steps=True,
 )
 
@@ -379,6 +383,10 @@ class Bundled(JaxFramework):
     def account(self, setting: Setting) -> Account:
         """The lists of its live tensors."""
         return ACCOUNT
+
+    def drawn_on_host(self, setting: Setting, stage: StageLayers) -> tuple[Row, ...]:
+        """Every process draws all weights."""
+        return drawn_on_host(setting)
 
     def suggestions(self, setting: Setting) -> Iterator[Change]:
         """Smaller capacity buffers first."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown
+from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, Phase, StageBreakdown
 from moeprof.projector.frameworks.jax import JaxFramework
+from moeprof.projector.frameworks.jax_phases import checkpoint, restore
 from moeprof.projector.frameworks.jax_step import Account
 from moeprof.projector.frameworks.maxtext.account import ROCM
 from moeprof.projector.frameworks.maxtext.release import UPSTREAM
@@ -16,14 +17,19 @@ from moeprof.projector.frameworks.suggestions import (
     smaller_capacity,
     smaller_ragged_buffers,
 )
-from moeprof.projector.setting import Setting, degrees_of
+from moeprof.projector.setting import Degrees, Setting, degrees_of
 from moeprof.specs.hardware import HardwareSpec
+from moeprof.specs.stages import StageLayers
 from moeprof.units import format_bytes
 
 _ACCOUNTS = {"rocm-26.2": ROCM, "0.2.5": UPSTREAM}
 """By build: AMD's container, and the release, which lays weights out otherwise, as read from XLA's
 plans for H100."""
 _TILES = 8
+_MADE_TOO = (
+    "AI-Hypercomputer/maxtext 0.2.5, utils/maxtext_utils.py, setup_initial_state: the restored "
+    "state is laid over one that jax.jit makes while both are there"
+)
 
 
 class MaxText(JaxFramework):
@@ -59,6 +65,24 @@ class MaxText(JaxFramework):
         """No program for GPUs exchanges rows of a grouped GEMM but by DeepEP."""
         is_exchanged = setting.strategy.kind == "sparse-gmm" and setting.plan.expert > 1
         return super().is_plain(setting) and not (is_exchanged and setting.build == "0.2.5")
+
+    def phases(
+        self,
+        setting: Setting,
+        degrees: Degrees,
+        stage: StageLayers,
+        step: StageBreakdown,
+        *,
+        with_host: bool = True,
+    ) -> tuple[Phase, ...]:
+        """With what Orbax does; the release makes a state although it has restored one."""
+        found = list(super().phases(setting, degrees, stage, step, with_host=with_host))
+        if "restore" in setting.phases:
+            made_too = _MADE_TOO if setting.build == "0.2.5" else ""
+            found.append(restore(setting, degrees, stage, step, made_too, with_host=with_host))
+        if "checkpoint" in setting.phases:
+            found.append(checkpoint(setting, degrees, stage, step, with_host=with_host))
+        return tuple(found)
 
     def notes(self, breakdown: MemoryBreakdown) -> tuple[str, ...]:
         """What is said of every JAX step, and of another build."""

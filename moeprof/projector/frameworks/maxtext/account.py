@@ -208,6 +208,41 @@ def _experts(setting: Setting) -> tuple[Live, ...]:
     return lists
 
 
+_FORWARD = "the forward part of its step's lists: no evaluation of this build was compiled"
+_FORWARD_ROWS = {
+    "dense": (
+        ("capacity rows in and out", "n d", 2),
+        ("inside experts", "n f", 2),
+        ("mask", "M", 1),
+    ),
+    "sparse-ragged-dot": (
+        ("dense fallback of ragged_dot: rows once per local expert", "El N d", 1),
+        ("rows of experts", "N d", 1),
+        ("rows inside experts", "N f", 2),
+    ),
+}
+_GROUPED_ROWS = (("rows of experts, in and out", "N d", 2), ("rows inside experts", "N f", 2))
+
+
+def evaluation(setting: Setting) -> dict[str, tuple[Live, ...]]:
+    """The lists by moment of a forward pass and its loss, of which nothing is kept."""
+
+    def live(what: str, shape: str, count: float) -> Live:
+        return Live(what, shape, count, _FORWARD, "low")
+
+    ends = (
+        live("head, gathered", "W_head", 1),
+        live("logits", "T V:l", 1),
+        live("last hidden state", "T d", 1),
+    )
+    peaks: dict[str, tuple[Live, ...]] = {"loss": ends}
+    if setting.model.moe_layers:
+        rows = _FORWARD_ROWS.get(product_of(setting), _GROUPED_ROWS)
+        layer = (live("layer weights, gathered", "W_moe", 1), live("layer inputs", "T d", 3))
+        peaks["forward of a MoE layer"] = (*layer, *(live(*row) for row in rows))
+    return peaks
+
+
 ROCM = Account(
     moments=moments,
     loss=loss,
@@ -218,4 +253,5 @@ ROCM = Account(
     # Tokens, targets, positions, two segmentations survive dead-code elimination.
     batch=Batch(5, 0, "AI-Hypercomputer/maxtext, train_step's batch"),
     keeps_nothing=lambda setting, name: False,
+    evaluation=evaluation,
 )

@@ -19,6 +19,7 @@ from dataclasses import replace
 from moeprof.projector.frameworks.live import Live
 from moeprof.projector.frameworks.maxtext.account import (
     ROCM,
+    evaluation,
     loss,
     moments,
     product_of,
@@ -284,8 +285,70 @@ def release_kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
     }
 
 
+_EVALUATED = "peaks of MaxText 0.2.5's eval_step: benchmarks/results/memory_phases.jsonl, fit cases"
+_FORWARD = {
+    "dense": {
+        "up projection": (
+            _live("experts of all ranks, gathered", "W_all_experts", 1, _EVALUATED),
+            _live("capacity rows in", "n d", 1, _EVALUATED),
+            _live("capacity rows inside experts", "n f", 1, _EVALUATED),
+            _live("mask", "M", 1, _EVALUATED),
+        ),
+        "inside experts": (
+            _live("experts of all ranks, gathered", "W_all_experts", 2 / 3, _EVALUATED),
+            _live("capacity rows in", "n d", 1, _EVALUATED),
+            _live("capacity rows inside experts", "n f", 2, _EVALUATED),
+            _live("mask", "M", 1, _EVALUATED),
+        ),
+        "combine": (
+            _live("capacity rows out", "n d", 2, _EVALUATED),
+            _live("mask", "M", 1, _EVALUATED),
+        ),
+    },
+    "sparse-ragged-dot": {
+        "up projection": (
+            _live("experts, gathered", "W_fetched", 4 / 3, _EVALUATED),
+            _live(
+                "dense fallback of ragged_dot: rows once per local expert",
+                "El N d",
+                1,
+                _EVALUATED,
+            ),
+        ),
+        "down projection": (
+            _live("experts, gathered", "W_fetched", 1 / 3, _EVALUATED),
+            _live("dense fallback of ragged_dot inside experts", "El N f", 1, _EVALUATED),
+            _live("rows of experts", "N d", 1, _EVALUATED),
+        ),
+    },
+}
+_ARENA = _live("rows received, an arena of collectives", "N_far d", 1, _EVALUATED)
+
+
+def release_evaluation(setting: Setting) -> dict[str, tuple[Live, ...]]:
+    """The lists by moment of its eval_step; of a grouped GEMM those of the container."""
+    kind, peaks = product_of(setting), evaluation(setting)
+    if setting.model.moe_layers and kind not in _FORWARD:
+        return peaks
+    always = (_ARENA,) if kind == "sparse-ragged-dot" else ()
+    found = {
+        "loss": (
+            _live("head, gathered", "W_head", 1, _EVALUATED),
+            _live("logits", "T V", 1, _EVALUATED),
+            _live("last hidden state", "T d", 1, _EVALUATED),
+            *always,
+        )
+    }
+    if setting.model.moe_layers:
+        layer = (_LAYOUT, _OTHERS_LAYOUT, _live("layer inputs", "T d", 1, _EVALUATED), *always)
+        for name, rows in _FORWARD[kind].items():
+            found[f"forward of a MoE layer: {name}"] = (*layer, *rows)
+    return found
+
+
 UPSTREAM = replace(
     ROCM,
+    evaluation=release_evaluation,
     moments=release_moments,
     loss=release_loss,
     always=release_always,

@@ -10,7 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
+from moeprof.projector.breakdown import (
+    MemoryBreakdown,
+    Peak,
+    Phase,
+    Row,
+    StageBreakdown,
+    total,
+)
 from moeprof.projector.framework import NOT_MEASURED, ErrorBand, Framework
 from moeprof.projector.frameworks.megatron import account
 from moeprof.projector.frameworks.suggestions import Change, other_precision, recomputation
@@ -109,6 +116,36 @@ class Megatron(Framework):
         """What a stage holds beside what PyTorch's allocator and libraries take."""
         return account.stage_breakdown(setting, degrees, stage)
 
+    def phases(
+        self,
+        setting: Setting,
+        degrees: Degrees,
+        stage: StageLayers,
+        step: StageBreakdown,
+        *,
+        with_host: bool = True,
+    ) -> tuple[Phase, ...]:
+        """Start, restore, evaluation, checkpoint; none of Primus's own account."""
+        if setting.megatron.account == "primus":
+            return ()
+        beside = account.without_cache(step)
+        every = (
+            _start(setting, step),
+            Phase("restore", step.args, (_unknown(*_LOADED),), beside),
+            Phase("evaluation", step.args, (_unknown(*_FORWARD),), beside),
+            Phase("checkpoint", step.args, (), beside),
+        )
+        found = tuple(one for one in every if one.name in setting.phases)
+        if not with_host:
+            return found
+        copied = {"checkpoint": (_copies(setting, degrees, stage),)}
+        kept = self.on_host(setting, degrees, stage)
+        return tuple(replace(one, host=(*kept, *copied.get(one.name, ()))) for one in found)
+
+    def on_host(self, setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Row, ...]:
+        """Moments that were moved to the host."""
+        return account.offloaded_moments(setting, degrees, stage)
+
     def notes(self, breakdown: MemoryBreakdown) -> tuple[str, ...]:
         """What an account of Megatron assumed."""
         return account.notes_on(breakdown)
@@ -121,6 +158,57 @@ class Megatron(Framework):
         yield from other_precision(setting)
         yield from recomputation(setting)
         yield from _other_plan(setting)
+
+
+# Phases beside the step. Outside the allocator all have what the step has but its cache.
+
+_BUFFERS = (
+    "Megatron-LM, core/distributed/param_and_grad_buffer.py: each weight is copied into the buffer"
+)
+_STAGED = (
+    "Megatron-LM, core/dist_checkpointing/strategies/filesystem_async.py, preload_tensors: all "
+    "buckets of a rank before the first is written; 650 GB of a node of 4 GB300 for 744 B "
+    "parameters (radixark/Megatron-LM, pull request 61)"
+)
+
+
+def _start(setting: Setting, step: StageBreakdown) -> Phase:
+    """Weights, gradients, master copies: moments come with the first step."""
+    held = tuple(row for row in step.args if not row.name.startswith(account.MOMENTS))
+    peaks: tuple[Peak, ...] = ()
+    if setting.has_distributed_optimizer:
+        old = [row for row in held if row.kind == "params"]
+        copies = tuple(
+            replace(row, name=f"{row.name}, before the buffer", pool="temp", source=_BUFFERS)
+            for row in old
+        )
+        masters = tuple(row for row in held if row.name.startswith("master weights"))
+        held = tuple(row for row in held if row not in masters)
+        masters = tuple(replace(row, pool="temp") for row in masters)
+        peaks = (Peak("weights move into their buffer", copies), Peak("master weights", masters))
+    return Phase("start", held, peaks, account.without_cache(step))
+
+
+_LOADED = (
+    "what a load reads into before it is copied",
+    "cannot estimate: depends on --ckpt-format and --ckpt-fully-parallel-load",
+)
+_FORWARD = (
+    "activations of a forward pass",
+    "cannot estimate: no forward pass alone was measured; the step's keeps more",
+)
+
+
+def _unknown(name: str, formula: str) -> Peak:
+    row = Row(name, "temp", "temporaries", None, formula, "none known", "unknown")
+    return Peak(name, (row,))
+
+
+def _copies(setting: Setting, degrees: Degrees, stage: StageLayers) -> Row:
+    """Of a node's ranks in host memory: weights, master weights, moments, each once."""
+    size, formula = account.checkpoint_bytes(setting, degrees, stage)
+    name = "shards copied from the devices"
+    return Row(name, "host", "host copies", size, formula, _STAGED, "high")
 
 
 def _other_plan(setting: Setting) -> Iterator[Change]:

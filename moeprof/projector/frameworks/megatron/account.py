@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,9 +20,7 @@ from moeprof.projector.breakdown import (
     Peak,
     Row,
     StageBreakdown,
-    ceil_div,
     total,
-    whole,
 )
 from moeprof.projector.frameworks.megatron.layer import known
 from moeprof.projector.frameworks.megatron.peaks import peaks_of, unknown_peak
@@ -33,7 +32,16 @@ from moeprof.projector.frameworks.megatron.ranks import (
     times,
 )
 from moeprof.projector.outside import deepep_rows, reserve_rows
-from moeprof.projector.setting import Amount, Count, Degrees, Setting, linear_layers_note
+from moeprof.projector.setting import (
+    Amount,
+    Count,
+    Degrees,
+    Setting,
+    ceil_div,
+    linear_layers_note,
+    smaller,
+    whole,
+)
 from moeprof.specs.model import GqaSpec, ModelSpec
 from moeprof.specs.schedule import Schedule
 from moeprof.specs.schedule_order import in_flight_by_chunk
@@ -158,6 +166,56 @@ def outside_rows(setting: Setting, degrees: Degrees, allocated: Amount | None) -
     )
     reserve = reserve_rows(setting.hardware, _ranks(degrees), _GROUPS, "ranks of its groups")
     return (*reserve, *deepep_rows(setting, degrees), cache)
+
+
+def without_cache(step: StageBreakdown) -> tuple[Row, ...]:
+    """What lies beside PyTorch's memory but for what the step leaves in the allocator's cache."""
+    return tuple(row for row in step.outside if row.name != CACHE_ROW)
+
+
+# Host memory.
+
+MOMENTS = ("first moment", "second moment")
+
+
+def offloaded_moments(setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Row, ...]:
+    """Moments in the memory of one host, of its ranks together."""
+    share = 1.0 if "optimizer" in setting.offload else setting.megatron.optimizer_on_host
+    if not share:
+        return ()
+    ranks = smaller(devices_of(degrees), setting.hardware.host_devices)
+    rows = _state(setting, degrees, stage)
+    return tuple(
+        replace(
+            row,
+            pool="host",
+            size_bytes=whole(row.size_bytes * ranks * share),
+            formula=f"{row.formula} · {share:g} · ranks of a host",
+        )
+        for row in rows
+        if row.name.startswith(MOMENTS) and row.size_bytes is not None
+    )
+
+
+def checkpoint_bytes(setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Amount, str]:
+    """What a host's ranks write: weights and optimizer state, each element by one rank."""
+    state = _state(setting, _ALONE, stage)
+    size = total([row for row in state if row.kind in ("params", "optimizer")])
+    assert size is not None
+    ranks = devices_of(degrees) // degrees.pipeline
+    here = smaller(ranks, setting.hardware.host_devices)
+    formula = "bytes of weights and optimizer state / hosts of a stage"
+    return whole(size * here / ranks), formula
+
+
+_ALONE = Degrees(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+
+
+def _state(setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Row, ...]:
+    """Rows of the state as if all of it lay on the device."""
+    options = replace(setting.megatron, optimizer_on_host=0.0)
+    here = replace(setting, offload=frozenset(), megatron=options)
+    return state_rows(here, stage_parameters(setting.model, stage), sizes_of(here, degrees))
 
 
 def _ranks(degrees: Degrees) -> Count:

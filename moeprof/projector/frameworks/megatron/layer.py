@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from moeprof.projector.breakdown import ceil_div
 from moeprof.projector.frameworks.megatron.ranks import Sizes
-from moeprof.projector.setting import Count, Setting
+from moeprof.projector.setting import (
+    Count,
+    Setting,
+    ceil_div,
+)
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.model import LinearSpec, MlaSpec, ModelSpec
 

@@ -26,10 +26,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.projector.breakdown import Peak, Row, ceil_div
+from moeprof.projector.breakdown import (
+    Peak,
+    Row,
+)
 from moeprof.projector.frameworks.megatron.layer import Kept, Known, layer_tensors
 from moeprof.projector.frameworks.megatron.ranks import Sizes, between_steps, times
-from moeprof.projector.setting import OFFLOADABLE, Count, Setting
+from moeprof.projector.setting import (
+    OFFLOADABLE,
+    Count,
+    Setting,
+    ceil_div,
+)
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter

@@ -26,8 +26,16 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import Row, ceil_div
-from moeprof.projector.setting import Amount, Count, Degrees, Setting
+from moeprof.projector.breakdown import (
+    Row,
+)
+from moeprof.projector.setting import (
+    Amount,
+    Count,
+    Degrees,
+    Setting,
+    ceil_div,
+)
 from moeprof.projector.shares import buffer_factor
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.parameters import Parameter

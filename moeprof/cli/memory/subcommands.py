@@ -1,16 +1,109 @@
-"""`moeprof memory search`: plans for a number of devices that fit, the best first."""
+"""The commands under `moeprof memory`: a search, and what files that are there say of memory."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.findings import newest
 from moeprof.cli.memory.options import given_to, takes
 from moeprof.cli.output import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.projector.request.search import SHARED
 from moeprof.specs.plan import SHORT
+
+if TYPE_CHECKING:
+    from moeprof.tables.trace import Trace
+
+
+@click.command("diff")
+@click.argument("base", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document, moeprof.memory_difference/1."
+)
+def diff(base: Path, new: Path, as_json: bool) -> None:
+    """Which buffers NEW holds at its memory peak that BASE does not, the most new first.
+
+    BASE and NEW are XLA dump folders (XLA_FLAGS=--xla_dump_to=FOLDER, as text or as protos),
+    single *.hlo.pb or *buffer-assignment.txt files, or what `moeprof analyze` takes. Buffers are
+    matched by kind of tensor, part of the model and shape. Of a dump of several programs the one
+    that needs most memory counts.
+
+    Example:
+
+        moeprof memory diff dump-before/ dump-after/
+    """
+    from moeprof.reports.memory.difference import build_difference, difference_json, difference_text
+
+    read = (newest(base, None, (new,), ""), newest(new, None, (base,), ""))
+    with working("reading the base program") as work:
+        before = _opened(read[0])
+        work.phase("reading the new program")
+        document = build_difference(before, _opened(read[1]))
+    if as_json:
+        click.echo(difference_json(document))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(difference_text(document), soft_wrap=True)
+
+
+def _opened(path: Path) -> Trace:
+    from moeprof.ingest import open_run
+    from moeprof.ingest.dump import is_dump, open_dump
+
+    return open_dump(path) if is_dump(path) else open_run(path, as_named=True)
+
+
+@click.command("explain-oom")
+@click.argument("path", metavar="LOG|RUN", type=click.Path(path_type=Path))
+@click.option("--hardware", metavar="KEY", help="Device. Default: as captured in RUN.")
+@click.option(
+    "--mem-fraction",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="XLA_PYTHON_CLIENT_MEM_FRACTION of the run. Default: as captured, else JAX's own.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.oom/1.")
+def explain_oom(
+    path: Path, hardware: str | None, mem_fraction: float | None, as_json: bool
+) -> None:
+    """Why a step ran out of memory, what fills it, and the one change that buys most.
+
+    LOG is the log of one or more processes (RESOURCE_EXHAUSTED of JAX on GPU and TPU, dumps of
+    XLA's allocator, NCCL, RCCL, DeepEP, driver errors), packed with gzip or not. RUN is the folder
+    of a captured run. An XLA dump folder, *.hlo.pb or *buffer-assignment.txt is taken as a program
+    that is to fit.
+
+    Exit code 1: nothing in it ran out of memory.
+
+    Example:
+
+        moeprof memory explain-oom train.log --hardware mi355x --mem-fraction 0.93
+    """
+    from moeprof.projector.oom.capacity import capacity_of, capacity_of_run
+    from moeprof.projector.oom.document import build_oom, oom_json
+    from moeprof.projector.oom.sources import read_oom
+    from moeprof.specs.hardware import load_hardware
+
+    capacity = capacity_of_run(path, mem_fraction)
+    if hardware is not None:
+        capacity = capacity_of(load_hardware(hardware), mem_fraction)
+    with working("reading what was said of the memory"):
+        document = build_oom(str(path), read_oom(path), capacity)
+    if as_json:
+        click.echo(oom_json(document))
+        return
+    from rich.console import Console
+
+    from moeprof.reports.oom import oom_text
+
+    Console(highlight=False).print(oom_text(document), soft_wrap=True)
+
+
+# `moeprof memory search`: plans for a number of devices that fit, ranked by estimated time.
 
 _OPTIONS = (
     click.option("--model", metavar="KEY|FILE", help="As of `moeprof memory`."),
@@ -88,7 +181,7 @@ def _with_options(function: click.decorators.FC) -> click.decorators.FC:
 
 @click.command("search")
 @_with_options
-def command(
+def search(
     asks_what_if: bool,
     top: int,
     as_json: bool,
