@@ -111,7 +111,8 @@ def _doubt(setting: Setting, degrees: Degrees, sizes: PlanSizes, pool: Numbers) 
     for far, plain in itertools.product((False, True), repeat=2):
         band = program.error_band_of(setting, is_far=far, is_plain=plain)
         base = sizes.temp if band.of == "arena" else sizes.args + sizes.temp
-        share = doubtful_bytes(band.share, base, pool) / pool
+        above = band.share + np.where(sizes.args + sizes.temp <= pool, band.more, 0)
+        share = doubtful_bytes(above, base, pool) / pool
         doubt = np.where((is_far == far) & ((split == 1) == plain), share, doubt)
     return doubt
 

@@ -267,26 +267,26 @@ class MemoryBreakdown:
         inside, base = self.inside_bytes, self._erring(self.error_band)
         if inside is None or base is None:
             return None
-        half = int(self.error_band.share * base)
-        return inside - half, inside + half
+        share, more = self.error_band.share, self.error_band.more
+        return inside - int(share * base), inside + int((share + more) * base)
 
     def verdict_within(self, band: ErrorBand) -> Verdict:
         """The verdict on the step that an account of such an error gives; see `doubtful_bytes`."""
-        return self._verdict(self.step, band.share, self._erring(band))
+        return self._verdict(self.step, band.share, self._erring(band), band.more)
 
-    def _verdict(self, phase: Phase, share: float, base: int | None) -> Verdict:
+    def _verdict(self, phase: Phase, share: float, base: int | None, more: float = 0) -> Verdict:
         inside, outside = phase.inside_bytes, phase.outside_bytes
         if inside is None or outside is None or base is None:
             return "unknown"
         pool = self.pool_of(phase)
         if outside > self.device_bytes - pool or not pool:
             return "oom"
-        if abs(float(inside) - pool) <= doubtful_bytes(share, base, pool):
+        above = share + (more if inside <= pool else 0)
+        if abs(float(inside) - pool) <= doubtful_bytes(above, base, pool):
             return "borderline"
         return "oom" if inside > pool else "fits"
 
     def _erring(self, band: ErrorBand) -> int | None:
-        """The size that a band is of."""
         return self.temp_bytes if band.of == "arena" else self.inside_bytes
 
     def host_verdict(self, phase: Phase) -> Verdict | None:

@@ -71,6 +71,8 @@ class ErrorBand:
     ``share`` is the half width around the projected arena (``of`` "arena"), or around arguments and
     arena together ("total"): at most one in ten of ``plans`` lies beyond it. ``largest`` is the
     largest of measured / projected − 1. Without plans it is `NOT_MEASURED`, and ``source`` empty.
+    ``more`` is how much further above it may lie: where libraries compute a step's products and not
+    Triton's kernels, which a run decides by timing both.
     """
 
     share: float
@@ -78,6 +80,7 @@ class ErrorBand:
     plans: int = 0
     largest: float | None = None
     source: str = ""
+    more: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,12 @@ def measured_bands() -> tuple[Measured, ...]:
 def _read(row: Mapping[str, str]) -> Measured:
     of: Literal["arena", "total"] = "total" if row["of"] == "total" else "arena"
     band = ErrorBand(
-        float(row["share"]), of, int(row["plans"]), float(row["largest"]), row["source"]
+        share=float(row["share"]),
+        of=of,
+        plans=int(row["plans"]),
+        largest=float(row["largest"]),
+        source=row["source"],
+        more=float(row["more"]),
     )
     names = (field.name for field in fields(Measured) if field.name != "band")
     return Measured(**{name: row[name] for name in names}, band=band)

@@ -88,6 +88,7 @@ class ErrorInfo(TypedDict):
 
     Nine of ten of ``plans`` lay within ``share`` of the projected ``of``: "arena", or "total" for
     arguments and arena. ``largest`` is measured / projected − 1; null where nothing was measured.
+    ``more``: how much further above it lay with libraries' kernels for products.
     """
 
     share: float
@@ -95,6 +96,7 @@ class ErrorInfo(TypedDict):
     plans: int
     largest: float | None
     source: str
+    more: float
 
 
 class MemoryRow(TypedDict):
@@ -262,6 +264,7 @@ def error_info(band: ErrorBand) -> ErrorInfo:
         "plans": band.plans,
         "largest": band.largest,
         "source": band.source,
+        "more": band.more,
     }
 
 

@@ -250,13 +250,15 @@ def certainty_line(row: MemoryRow) -> str:
     """How far off the account is, as measured, and what that leaves open of the size."""
     error, within = row["error"], row["inside_range_bytes"]
     band = f"±{100 * error['share']:.0f} %"
+    most = error["share"] + error["more"]
+    beyond = f", up to +{100 * most:.0f} % by libraries' kernels" if error["more"] else ""
     of = "the arena" if error["of"] == "arena" else "arguments and arena"
     span = f": {gib(within[0])} to {gib(within[1])} GiB" if within else ""
     if not error["plans"]:
         return f"Certainty: not measured for such a plan; {band} of {of} is taken{span}."
     plans = f"{error['plans']} plans" if error["plans"] > 1 else "one plan"
     alone = " alone" if error["plans"] < LEAST_PLANS else ""
-    return f"Certainty: {band} of {of}, measured on {plans}{alone}{span}."
+    return f"Certainty: {band} of {of}, measured on {plans}{alone}{beyond}{span}."
 
 
 def outside_line(row: MemoryRow) -> str:

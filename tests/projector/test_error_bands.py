@@ -1,6 +1,7 @@
 """What an account's measured error makes of a verdict, and the table of errors itself."""
 
 import dataclasses
+import json
 import math
 import sys
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ from moeprof.projector.framework import (
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting, degrees_of
 from moeprof.specs.hardware import load_hardware
+from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset
+from moeprof.specs.remat import FULL
 from moeprof.specs.strategy import parse_strategy
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -63,6 +66,47 @@ def test_a_verdict_is_decisive_where_the_whole_band_is_on_one_side(
 ) -> None:
     found = breakdown(setting(), args=20 * GIB, temp=int(temp * GIB))
     assert found.verdict_within(ErrorBand(share, of)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("temp", "verdict"),
+    [
+        # 52 are left: 35.6 · (1 + 0.08 + 0.38) = 51.98, 35.7 · 1.46 = 52.12; below, 0.92 alone.
+        (35.6, "fits"),
+        (35.7, "borderline"),
+        (56.5, "borderline"),
+        (56.6, "oom"),
+    ],
+)
+def test_libraries_kernels_widen_a_band_upwards_alone(temp: float, verdict: str) -> None:
+    found = breakdown(setting(), args=20 * GIB, temp=int(temp * GIB))
+    assert found.verdict_within(ErrorBand(0.08, more=0.38)) == verdict
+
+
+def test_steps_that_two_gpus_could_not_hold_are_not_called_fitting() -> None:
+    """The batches at which each strategy ran out of memory with libraries' products."""
+    results = json.loads((BENCHMARKS / "results" / "gpu_ab.json").read_text("utf-8"))
+    model = results["model"]
+    spec = ModelSpec(**{**model, "attention": MlaSpec(**model["attention"]["mla"])})
+    failed = 0
+    for name, strategy in results["strategies"].items():
+        for tried in strategy.get("largest", {}).get("tried", ()):
+            hardware = load_hardware("h100_sxm")
+            one = Setting(
+                spec,
+                ParallelPlan(expert=results["expert"], remat=FULL),
+                parse_strategy(name),
+                hardware,
+                results["sequence"],
+                tried["pdbs"],
+                framework="bundled",
+                mem_fraction=results["pool_bytes"] / hardware.hbm_bytes,
+                phases=frozenset(),
+            )
+            if "failed" in tried:
+                failed += 1
+                assert project(one).verdict != "fits", (name, tried)
+    assert failed == 5
 
 
 @given(
@@ -142,7 +186,10 @@ def test_many_plans_at_once_have_the_same_doubt(name: str, hardware: str) -> Non
         found = project(one)
         base = found.temp_bytes if found.error_band.of == "arena" else found.inside_bytes
         assert base is not None
-        wanted = max(found.error_band.share * base / found.pool_bytes, BORDERLINE)
+        assert found.inside_bytes is not None
+        band = found.error_band
+        above = band.share + (band.more if found.inside_bytes <= found.pool_bytes else 0)
+        wanted = max(above * base / found.pool_bytes, BORDERLINE)
         (doubt,) = fit(one, degrees_of(one)).doubt
         assert doubt == pytest.approx(wanted, rel=1e-6)
 
