@@ -23,6 +23,7 @@
 #   routing      a step with and without what --routing auto adds to it                 400 s
 #   plans        steps beside what moeprof.plan says of them                            300 s
 #   whole        whole training commands beside what moeprof memory says       300 s     580 s
+#   maxtext      MaxText's training by each of its paths, and by our kernels   200 s     500 s
 #   naming       unseen programs: is their time named right (--rules COMMIT)   90 s     580 s
 #
 # build needs no GPU; test, products, gemm, ab-one-gpu, convergence, sanitize, stress, steps, plans,
@@ -44,7 +45,7 @@ gpus_of() {
   case "$1" in
     build) echo 0 ;;
     test | products | gemm | ab-one-gpu | convergence | sanitize | stress | steps | plans | whole | naming | fallback | routing) echo 1 ;;
-    processes | exchange | native | exchange_processes | ab | capture) echo 2 ;;
+    processes | exchange | native | exchange_processes | ab | capture | maxtext) echo 2 ;;
   esac
 }
 
@@ -201,6 +202,9 @@ for part in "$@"; do
     whole)
       run whole 580 "$python" benchmarks/gpu/whole_runs.py --out "$out/gpu_whole_runs.json" \
         "${options[@]}" ;;
+    maxtext)
+      run maxtext 500 "$python" benchmarks/gpu/maxtext_paths.py \
+        --out "$out/gpu_maxtext_paths.json" "${options[@]}" ;;
     naming)
       run naming 580 "$python" benchmarks/gpu/naming.py --out "$out/gpu_naming.json" "${options[@]}" ;;
   esac

@@ -41,9 +41,10 @@ _SCRIPTS = {
 }
 _MODEL = ("--width", "2048", "--layers", "4", "--experts", "16", "--heads", "16")
 _MODEL += ("--length", "2048", "--steps", "12")
+TRAIN = ("-m", "maxtext.trainers.pre_train.train")
 # The model of two traces that others have of two H100; their step had 2,009,196,532 B of arguments
 # and 3,898,152,944 B of arena.
-_MAXTEXT = {
+MAXTEXT_MODEL: dict[str, Any] = {
     "model_name": "deepseek3-tiny",
     "override_model_config": "true",
     "base_emb_dim": 2048,
@@ -98,13 +99,13 @@ def made(name: str, devices: int) -> Case:
         mesh = ("--data", "1", "--expert", str(devices), "--batch", str(4 * devices))
         words = (*mesh, *_MODEL, *own)
         return Case(("--script", script, "--", *words), (script, *words))
-    options = {**_MAXTEXT, **_EXCHANGES[name], "ici_expert_parallelism": devices}
-    words = (_maxtext_base(), *(f"{key}={value}" for key, value in options.items()))
-    train = ("-m", "maxtext.trainers.pre_train.train")
-    return Case(("--compile", "--maxtext", *words), (*train, *words))
+    options = {**MAXTEXT_MODEL, **_EXCHANGES[name], "ici_expert_parallelism": devices}
+    words = (maxtext_base(), *(f"{key}={value}" for key, value in options.items()))
+    return Case(("--compile", "--maxtext", *words), (*TRAIN, *words))
 
 
-def _maxtext_base() -> str:
+def maxtext_base() -> str:
+    """The configuration that MaxText's own commands begin with."""
     spec = importlib.util.find_spec("maxtext")
     assert spec is not None
     assert spec.submodule_search_locations

@@ -28,7 +28,7 @@ ONE = (
     "plans",
     "whole",
 )
-TWO = ("processes", "exchange", "native", "exchange_processes", "ab", "capture")
+TWO = ("processes", "exchange", "native", "exchange_processes", "ab", "capture", "maxtext")
 
 
 def environment_of(**more: str) -> dict[str, str]:
