@@ -24,7 +24,15 @@ from gpu_page.kernels import (
     grouped_gemm_check,
     sanitizers,
 )
-from gpu_page.training import captured_steps, convergence, imbalance, plans, strategies, whole_runs
+from gpu_page.training import (
+    captured_steps,
+    convergence,
+    imbalance,
+    maxtext_paths,
+    plans,
+    strategies,
+    whole_runs,
+)
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 INTRODUCTION = """\
@@ -48,6 +56,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu_plans.json": plans,
     "gpu_whole_runs.json": whole_runs,
     "gpu_whole_runs_two.json": whole_runs,
+    "gpu_maxtext_paths.json": maxtext_paths,
     "gpu_convergence.json": convergence,
     "gpu_sanitize.json": sanitizers,
 }

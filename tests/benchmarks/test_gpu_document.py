@@ -286,3 +286,13 @@ def test_whole_commands_stand_beside_their_plans(writer, tmp_path):
     assert "## Whole commands beside their plans, on 2 GPUs" in page
     assert "| plain | step | 1.00 | 4.00 to 5.00 | 6.00 | 20.0 % | 41 s |" in page
     assert "- nnx: run: no result within 150 s" in page
+
+
+def test_paths_of_maxtext_stand_with_their_losses(writer, tmp_path):
+    row = {"tokens_s_device": 1234.5, "step_s": 0.0401, "losses": [10.9, 0.5, 0.25]}
+    cases = {"kernels": row, "ragged": {"failed": "no result within 160 s"}}
+    document = {"machine": MACHINE, "devices": 2, "cases": cases}
+    (tmp_path / "gpu_maxtext_paths.json").write_text(json.dumps(document))
+    page = writer.page(tmp_path)
+    assert "| kernels | 1,234 | 40.1 | 10.9 | 0.5 | 0.25 |" in page
+    assert "- ragged: no result within 160 s" in page
