@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from moeprof.projector.framework import ErrorBand
+from moeprof.projector.framework import NOT_MEASURED, ErrorBand
 from moeprof.projector.setting import OTHER_PHASES, Amount, Setting, larger, whole
 
 Pool = Literal["args", "temp", "outside", "host"]
@@ -154,9 +154,8 @@ class StageBreakdown:
 class MemoryBreakdown:
     """The memory of one device of a run: the worst stage, and every stage.
 
-    Sizes are those of the step. ``others`` are the phases beside it, each of the stage that needs
-    most; ``host`` the step's rows of a host's memory. ``notes`` are sentences on what was assumed
-    or cannot be known.
+    Sizes are of the step; ``host`` are its rows of a host's memory. ``others``: the phases beside
+    it, each of the stage that needs most.
     """
 
     setting: Setting
@@ -226,11 +225,9 @@ class MemoryBreakdown:
 
     @cached_property
     def largest(self) -> Phase:
-        """The one of known size that is furthest over its limits; among equals the step."""
-        over = {one.name: self.over_bytes_of(one) for one in (self.step, *self.phases)}
-        known = {name: size for name, size in over.items() if size is not None}
-        name = max(known, key=known.__getitem__, default=STEP)
-        return next(one for one in self.phases if one.name == name)
+        """The one of known size that leaves least of its pool; among equals the step."""
+        known = [one for one in (self.step, *self.phases) if one.inside_bytes is not None]
+        return max(known, key=lambda one: one.inside_bytes - self.pool_of(one), default=self.step)  # type: ignore[operator]
 
     @property
     def over_bytes(self) -> int | None:
@@ -248,13 +245,16 @@ class MemoryBreakdown:
         inside, outside = phase.inside_bytes, phase.outside_bytes
         if inside is None or outside is None:
             return None
-        pool = self.pool_of(phase)
-        return max(int(inside) - pool, int(outside) - (self.device_bytes - pool))
+        over = int(inside) - (pool := self.pool_of(phase))
+        is_apart = self.setting.program.has_pool  # else the pool is what lies outside's rest
+        return max(over, int(outside) - (self.device_bytes - pool)) if is_apart else over
 
     def device_verdict(self, phase: Phase) -> Verdict:
-        """Whether a phase fits a device: the step by its error, others but for `BORDERLINE`."""
-        is_step = phase.name == STEP
-        return self.verdict_within(self.error_band) if is_step else self._verdict(phase, 0, 0)
+        """Of a phase on a device. No evaluation was measured that is large enough to decide."""
+        if phase.name == STEP:
+            return self.verdict_within(self.error_band)
+        arena = _whole(total(phase.temp)) if phase.name == "evaluation" else 0
+        return self._verdict(phase, NOT_MEASURED, arena)
 
     @cached_property
     def error_band(self) -> ErrorBand:

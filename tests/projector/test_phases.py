@@ -271,3 +271,20 @@ def test_plans_at_once_have_the_verdict_of_each_by_itself(phases: frozenset[str]
 def test_unknown_sizes_stay_unknown_at_once():
     of = tiny(pdbs=None)
     assert fit(of, Degrees(*([1] * 8), None, 1, 16)).is_unknown.all()
+
+
+def test_stages_that_share_a_host_write_all_their_state_there():
+    """One host of eight with both stages, taken to be like the fuller: a layer, norm and head."""
+    layer = (WEIGHTS - 2 * 8_192 - 64) // 2
+    of_stages = 2 * (8_192 + 64 + layer)
+    checkpoint = phase(tiny(ParallelPlan(fsdp=4, pipeline=2), microbatches=2), "checkpoint")
+    assert sizes(checkpoint.host)["shards copied from the devices"] == 3 * 2 * of_stages
+    alone = phase(tiny(ParallelPlan(fsdp=8)), "checkpoint")
+    assert sizes(alone.host)["shards copied from the devices"] == STATE
+
+
+def test_a_phase_with_less_room_than_the_step_decides_though_both_have_some():
+    """As where what lies beside the pool is what binds, which all phases share."""
+    binding = breakdown(setting(), args=50 * GIB, outside=15 * GIB // 2)  # of 8; the pool 72
+    found = dataclasses.replace(binding, others=beside(50, 69).others)
+    assert (found.largest.name, found.verdict) == ("restore", "borderline")

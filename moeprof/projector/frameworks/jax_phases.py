@@ -206,10 +206,13 @@ def _devices(degrees: Degrees) -> Count:
 
 
 def _of_host(setting: Setting, degrees: Degrees, stage: StageLayers) -> Amount:
-    """Bytes of weights and optimizer that one host reads or writes; each replica a part."""
+    """Bytes of weights and optimizer that one host reads or writes; each replica a part.
+
+    Where a host has devices of several stages, all are taken to be like this one.
+    """
     size = sum(_whole_bytes(setting, stage, frozenset()))
     of_stage = _devices(degrees) // degrees.pipeline
-    return -(-size * smaller(of_stage, per_host(setting, degrees)) // of_stage)
+    return -(-size * per_host(setting, degrees) // of_stage)
 
 
 def _offloaded(setting: Setting, degrees: Degrees, stage: StageLayers, copies: int) -> list[Row]:

@@ -198,13 +198,16 @@ def offloaded_moments(setting: Setting, degrees: Degrees, stage: StageLayers) ->
 
 
 def checkpoint_bytes(setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Amount, str]:
-    """What a host's ranks write: weights and optimizer state, each element by one rank."""
+    """What a host's ranks write: weights and optimizer state, each element by one rank.
+
+    Where a host has ranks of several stages, all are taken to be like this one.
+    """
     state = _state(setting, _ALONE, stage)
     size = total([row for row in state if row.kind in ("params", "optimizer")])
     assert size is not None
     ranks = devices_of(degrees) // degrees.pipeline
-    here = smaller(ranks, setting.hardware.host_devices)
-    formula = "bytes of weights and optimizer state / hosts of a stage"
+    here = smaller(devices_of(degrees), setting.hardware.host_devices)
+    formula = "bytes of weights and optimizer state · ranks of a host / ranks of a stage"
     return whole(size * here / ranks), formula
 
 
