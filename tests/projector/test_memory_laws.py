@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeprof.projector.breakdown import MemoryBreakdown
-from moeprof.projector.memory import project
-from moeprof.projector.setting import Precision, Setting
+from moeprof.projector.memory import project, project_many
+from moeprof.projector.setting import Precision, Setting, degrees_of
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset
@@ -126,3 +128,22 @@ def test_narrower_formats_never_take_more(setting: Setting) -> None:
     is_no_more(replace(setting, precision=Precision()), replace(setting, precision=WIDE))
     fp8 = replace(setting.precision, experts="float8_e4m3fn")
     is_no_more(replace(setting, precision=fp8), setting)
+
+
+@pytest.mark.parametrize("hardware", ["h100_sxm", "mi355x"])
+@pytest.mark.parametrize("name", ["maxtext", "bundled", "megatron"])
+@pytest.mark.parametrize("strategy", ["dense-cf1.25", "sparse-gmm", "sparse-ragged-dot"])
+def test_more_sequences_never_need_less(name: str, hardware: str, strategy: str) -> None:
+    """As the search for the largest batch takes for granted."""
+    plan = {"data": 64, "expert": 8} if name == "megatron" else {"fsdp": 8, "expert": 8}
+    of = Setting(
+        load_preset("qwen3_30b_a3b"),
+        ParallelPlan(**plan),
+        parse_strategy(strategy),
+        load_hardware(hardware),
+        sequence=1024,
+        pdbs=1,
+        framework=name,
+    )
+    sizes = project_many(of, degrees_of(of)._replace(pdbs=np.arange(1, 200)))
+    assert (np.diff(sizes.args + sizes.temp) >= 0).all()
