@@ -91,7 +91,9 @@ class _Begun:
 def _begun(wanted: Wanted, strategy: Strategy, projecting: Projecting) -> _Begun:
     setting = replace(wanted.setting, strategy=strategy)
     at = at_pdbs(setting, projecting)
-    return _Begun(strategy, at, reach_at_once(setting) if projecting is project else reach(at))
+    # Many batches at once know nothing of hosts, whose memory is of one plan alone.
+    is_plain = projecting is project and setting.host_memory_bytes is None
+    return _Begun(strategy, at, reach_at_once(setting) if is_plain else reach(at))
 
 
 def _line(begun: _Begun, batches: Sequence[int], shown: int | None) -> Line:

@@ -38,6 +38,10 @@ class Strategy:
         return f"{_DENSE_PREFIX}{self.capacity_factor:g}"
 
 
+MOST_CAPACITY = 1e6
+"""No capacity factor is above this: one of experts / top-k already drops nothing."""
+
+
 def parse_strategy(text: str) -> Strategy:
     """Read a strategy's name.
 
@@ -51,9 +55,9 @@ def parse_strategy(text: str) -> Strategy:
         if factor is not None:
             return Strategy("dense", factor)
     raise SpecError(
-        f"strategy: expected {_DENSE_PREFIX}X with a capacity factor X > 0 "
-        f"(for example {_DENSE_PREFIX}1.25), {', '.join(SPARSE[:-1])} or {SPARSE[-1]}, "
-        f"found {text!r}."
+        f"strategy: expected {_DENSE_PREFIX}X with a capacity factor X > 0 and at most "
+        f"{MOST_CAPACITY:,.0f} (for example {_DENSE_PREFIX}1.25), {', '.join(SPARSE[:-1])} or "
+        f"{SPARSE[-1]}, found {text!r}."
     )
 
 
@@ -73,4 +77,4 @@ def _positive_number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 < value < math.inf else None
+    return value if 0 < value <= MOST_CAPACITY else None

@@ -106,7 +106,7 @@ def of_other_phase(
         needs, there = gib(worst["host_bytes"] or 0), gib(host["memory_bytes"] or 0)
         where = _OF_PHASE[worst["name"]]
         return f" needs {needs} of a host's {there} GiB {where}: out of memory there."
-    if largest == STEP:
+    if largest == STEP or verdict == "unknown":
         return ""
     pool, inside, step = worst["pool_bytes"], _inside(worst), gib(_inside(by_name[STEP]))
     over = {"oom": f"out of memory by {gib(inside - pool)} GiB", "borderline": "borderline"}

@@ -83,3 +83,28 @@ def test_nothing_else_compares_names_of_frameworks():
 def test_documents_keep_the_former_name_of_a_framework():
     inputs = json.loads(moeprof.memory("mixtral_8x7b", ep=8, pdbs=1).to_json())["inputs"]
     assert inputs["world"] == inputs["framework"] == "maxtext"
+
+
+@pytest.mark.parametrize("name", ["maxtext", "bundled"])
+def test_a_policy_of_megatrons_modules_is_refused_elsewhere(name):
+    run = {"model": "mixtral_8x7b", "ep": 8, "pdbs": 1, "remat": "selective:moe_act"}
+    with pytest.raises(moeprof.MoeprofError, match="selective:MODULE,… is of Megatron-LM"):
+        moeprof.memory(**run, framework=name)
+    assert moeprof.memory(**run, framework="megatron").verdict
+
+
+def test_a_host_that_is_too_small_leaves_no_batch_that_fits():
+    found = moeprof.memory("mixtral_8x7b", ep=8, strategy="sparse-gmm", host_memory=64)
+    assert found.largest_pdbs == {"sparse-gmm": 0}
+    assert found.verdict == "oom"
+
+
+def test_an_unknown_size_is_no_fit():
+    found = moeprof.memory("mixtral_8x7b", ep=8, strategy="sparse-gmm", seq="unknown")
+    assert (found.verdict, found.fits) == ("unknown", None)
+    assert "cannot be told" in str(found).splitlines()[0]
+
+
+def test_a_capacity_beyond_all_experts_is_refused():
+    with pytest.raises(moeprof.MoeprofError, match="at most 1,000,000"):
+        moeprof.memory("mixtral_8x7b", ep=8, strategy="dense-cf1e18")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 
+from moeprof.errors import SpecError
 from moeprof.projector.breakdown import (
     BORDERLINE,
     MemoryBreakdown,
@@ -30,8 +31,26 @@ from moeprof.specs.stages import StageLayers, split_stages, stage_parameters, wh
 from moeprof.units import format_bytes
 
 
+def refuse_modules(setting: Setting) -> None:
+    """Refuse a policy that names Megatron-LM's modules: nothing of a JAX program is called so.
+
+    Raises:
+        SpecError: with what may stand there.
+    """
+    if setting.plan.remat.recomputed_modules:
+        raise SpecError(
+            f"remat {setting.plan.remat.text}: expected a policy of MaxText or save:NAME,…, as "
+            "selective:MODULE,… is of Megatron-LM. Choose one, or give --framework megatron."
+        )
+
+
 class JaxFramework(Framework):
     """A program that XLA compiles as a whole, for a share of the device."""
+
+    def check(self, setting: Setting) -> None:
+        """Refuse what is another program's: its build, its rematerialisation."""
+        super().check(setting)
+        refuse_modules(setting)
 
     @abstractmethod
     def account(self, setting: Setting) -> Account:

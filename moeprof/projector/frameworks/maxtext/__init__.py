@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from moeprof.errors import SpecError
 from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, Phase, StageBreakdown
-from moeprof.projector.frameworks.jax import JaxFramework
+from moeprof.projector.frameworks.jax import JaxFramework, refuse_modules
 from moeprof.projector.frameworks.jax_phases import checkpoint, restore
 from moeprof.projector.frameworks.jax_step import Account
 from moeprof.projector.frameworks.maxtext.account import ROCM
@@ -43,7 +43,8 @@ class MaxText(JaxFramework):
     compared_remats = ("none", "minimal_with_context", "save_out_proj", "full")
 
     def check(self, setting: Setting) -> None:
-        """Refuse a build that there is none of."""
+        """Refuse a build that there is none of, and another program's rematerialisation."""
+        refuse_modules(setting)
         if setting.build not in self.builds:
             raise SpecError(
                 f"maxtext_build: expected one of {', '.join(self.builds)}, found {setting.build!r}."
