@@ -142,3 +142,9 @@ def test_planning_imports_no_pandas_before_a_table_is_asked_for(tmp_path: Path):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", ["dp", "global_batch", "microbatches", "eval_pdbs", "pdbs", "seq"])
+def test_numbers_that_no_run_has_are_refused(name):
+    with pytest.raises(moeprof.MoeprofError, match=f"--{name.replace('_', '-')}: expected at most"):
+        moeprof.memory("mixtral_8x7b", **{name: 10**30})

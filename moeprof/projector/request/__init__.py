@@ -62,6 +62,7 @@ def wanted(request: Request) -> Wanted:
         program = framework(request.framework or DEFAULT)
         check_options(vars(request), program)
     filled, configured = with_config(request, loaded, program)
+    check_numbers(vars(filled))
     with as_usage():
         return _wanted(filled, program, loaded, (*notes_on(loaded), *configured))
 
@@ -256,6 +257,25 @@ def strategies_of(names: tuple[str, ...], setting: Setting) -> tuple[tuple[Strat
 
 def _parts(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(part.strip() for name in names for part in name.split(",") if part.strip())
+
+
+MOST = 10**9
+"""No whole number of a run is above this: sizes that are computed of larger ones overflow."""
+
+
+def check_numbers(given: Mapping[str, object]) -> None:
+    """Refuse whole numbers, by the names of options, that no run has.
+
+    Raises:
+        SelectionError: one is given.
+    """
+    for name, value in given.items():
+        parts = value.split(",") if isinstance(value, str) and name != "model" else [value]
+        for part in parts:
+            number = int(part) if isinstance(part, str) and part.strip().isdecimal() else part
+            if isinstance(number, int) and number > MOST:
+                option = f"--{name.replace('_', '-')}"
+                raise SelectionError(f"{option}: expected at most {MOST:,}, found {value}.")
 
 
 # An option that changes nothing is refused, so that nobody takes an answer for one about it. What a

@@ -13,6 +13,7 @@ from moeprof.projector.framework import DEFAULT, Framework, framework
 from moeprof.projector.request import (
     as_usage,
     beside_the_plan,
+    check_numbers,
     check_options,
     notes_on,
     sentences,
@@ -133,6 +134,8 @@ def wanted_search(request: SearchRequest) -> WantedSearch:
         tuned = {"sync_free": request.sync_free or None, "overlap": request.overlap or None}
         check_options({**vars(request), **tuned}, program)
     filled, configured = with_config(_shared(request), loaded, program, _SEARCHED)
+    for asked in (request, filled):
+        check_numbers(vars(asked))
     with as_usage():
         said = Told(said=(*notes_on(loaded), *configured))
         return _wanted(request, filled, program, loaded, said)
