@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from moeprof.projector.breakdown import STEP, MemoryBreakdown, Phase, Row, total
+from moeprof.units import format_bytes
 
 GIB = 2**30
 
@@ -86,6 +87,11 @@ def gib(size_bytes: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
 
 
+def size(size_bytes: int | None) -> str:
+    """A size with its unit; what is not known is said."""
+    return "not known" if size_bytes is None else format_bytes(size_bytes)
+
+
 _OF_PHASE = {"start": "at its start", "restore": "to restore a checkpoint", "step": "in its step",
              "evaluation": "at an evaluation", "checkpoint": "to save a checkpoint"}  # fmt: skip
 
@@ -99,20 +105,45 @@ def of_other_phase(
         phases: of the row, as ``largest``, the name of the one that needs most, and ``verdict``.
         host: its ``memory_bytes``, None where not given.
     """
-    by_name = {one["name"]: one for one in phases}
-    worst = by_name[largest]
-    if worst["verdict"] != "oom" and verdict == "oom":
+    worst = decider(phases, largest, verdict)
+    if worst is None:
         worst = max(phases, key=lambda one: one["host_bytes"] or 0)
         needs, there = gib(worst["host_bytes"] or 0), gib(host["memory_bytes"] or 0)
         where = _OF_PHASE[worst["name"]]
         return f" needs {needs} of a host's {there} GiB {where}: out of memory there."
-    if largest == STEP or verdict == "unknown":
+    inside, step = _inside(worst), _inside(_named(phases, STEP))
+    if worst["name"] == STEP or inside is None or verdict == "unknown":
         return ""
-    pool, inside, step = worst["pool_bytes"], _inside(worst), gib(_inside(by_name[STEP]))
+    pool = worst["pool_bytes"]
     over = {"oom": f"out of memory by {gib(inside - pool)} GiB", "borderline": "borderline"}
-    ends = f"{over.get(worst['verdict'], 'fits')}; the step alone needs {step}"
-    return f" needs {gib(inside)} of the pool's {gib(pool)} GiB {_OF_PHASE[largest]}: {ends}."
+    ends = over.get(worst["verdict"], "fits")
+    alone = "" if step is None else f"; the step alone needs {gib(step)}"
+    where = _OF_PHASE[worst["name"]]
+    return f" needs {gib(inside)} of the pool's {gib(pool)} GiB {where}: {ends}{alone}."
 
 
-def _inside(phase: PhaseInfo) -> int:
-    return (phase["args_bytes"] or 0) + (phase["temp_bytes"] or 0)
+def decider(phases: list[PhaseInfo], largest: str, verdict: str) -> PhaseInfo | None:
+    """The phase whose memory of a device a verdict is of; None: it is of a host's memory.
+
+    Of ``largest``, where it is as the verdict: the step may be borderline by its error while a
+    larger phase, whose size is exact, fits.
+    """
+    step = _named(phases, STEP)
+    found = [one for one in (_named(phases, largest), step) if one["verdict"] == verdict]
+    return found[0] if found else None if verdict == "oom" else step
+
+
+def needs_bytes(phases: list[PhaseInfo], largest: str) -> int | None:
+    """What the phase that needs most takes of a device, in both pools; None: not known."""
+    worst = _named(phases, largest)
+    inside, outside = _inside(worst), worst["outside_bytes"]
+    return None if inside is None or outside is None else inside + outside
+
+
+def _named(phases: list[PhaseInfo], name: str) -> PhaseInfo:
+    return next(one for one in phases if one["name"] == name)
+
+
+def _inside(phase: PhaseInfo) -> int | None:
+    args, temp = phase["args_bytes"], phase["temp_bytes"]
+    return None if args is None or temp is None else args + temp

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import cast
 
+from moeprof.projector.breakdown import STEP
 from moeprof.projector.framework import LEAST_PLANS, framework
 from moeprof.reports.memory.document import (
     CompiledPart,
@@ -18,10 +19,11 @@ from moeprof.reports.memory.document import (
     MemoryRow,
     Scalar,
 )
-from moeprof.reports.memory.phases import GIB, of_other_phase
+from moeprof.reports.memory.phases import GIB, decider, needs_bytes, of_other_phase
 from moeprof.reports.memory.phases import gib as gib
+from moeprof.reports.memory.phases import size as size
 from moeprof.specs.plan import SHORT
-from moeprof.units import format_bytes, format_percent
+from moeprof.units import format_percent
 
 _FAR = 1000
 """From so many GiB above the limit on, how many does not matter."""
@@ -51,11 +53,6 @@ _KEPT = {
 }
 
 
-def size(size_bytes: int | None) -> str:
-    """A size with its unit; what is not known is said."""
-    return "not known" if size_bytes is None else format_bytes(size_bytes)
-
-
 def billions(count: object) -> str:
     """Parameters: ``671.0 B``, below a hundred million ``64.7 M``."""
     value = float(cast(float, count))
@@ -70,7 +67,7 @@ def mark(row: MemoryRow) -> str:
         return sign
     if over <= 0:
         return f"{sign}host"
-    if is_outside(row) and not is_inside(row):
+    if row["largest_phase"] == STEP and is_outside(row) and not is_inside(row):
         return f"{sign}out"
     value = over / GIB
     if value >= _FAR:
@@ -88,6 +85,12 @@ def is_inside(row: MemoryRow) -> bool:
     """Whether what lies in the pool does not fit."""
     args, temp = row["args_bytes"], row["temp_bytes"]
     return args is not None and temp is not None and args + temp > row["pool_bytes"]
+
+
+def is_of_step(row: MemoryRow) -> bool:
+    """Whether the verdict is that of the step, as its error and its routing limit are."""
+    phase = decider(row["phases"], row["largest_phase"], row["verdict"])
+    return phase is not None and phase["name"] == STEP
 
 
 def largest(document: MemoryDocument, strategy: str) -> str:
@@ -254,11 +257,12 @@ def certainty_line(row: MemoryRow) -> str:
     beyond = f", up to +{100 * most:.0f} % by libraries' kernels" if error["more"] else ""
     of = "the arena" if error["of"] == "arena" else "arguments and arena"
     span = f": {gib(within[0])} to {gib(within[1])} GiB" if within else ""
+    head = "Certainty" if is_of_step(row) else "Certainty of the step"
     if not error["plans"]:
-        return f"Certainty: not measured for such a plan; {band} of {of} is taken{span}."
+        return f"{head}: not measured for such a plan; {band} of {of} is taken{span}."
     plans = f"{error['plans']} plans" if error["plans"] > 1 else "one plan"
     alone = " alone" if error["plans"] < LEAST_PLANS else ""
-    return f"Certainty: {band} of {of}, measured on {plans}{alone}{beyond}{span}."
+    return f"{head}: {band} of {of}, measured on {plans}{alone}{beyond}{span}."
 
 
 def outside_line(row: MemoryRow) -> str:
@@ -274,15 +278,13 @@ def fraction_line(row: MemoryRow) -> str:
     """The shares of the device's memory with which both pools suffice."""
     bounds = row["mem_fraction_range"]
     if bounds is not None:
-        low, high = bounds
-        return f"Both pools suffice with --mem-fraction from {_up(low)} to {_down(high)}."
-    total = row["total_bytes"]
-    if total is None:
+        low, high = math.ceil(1000 * bounds[0]) / 1000, math.floor(1000 * bounds[1]) / 1000
+        return f"Both pools suffice with --mem-fraction from {low:.3f} to {high:.3f}."
+    needs = needs_bytes(row["phases"], row["largest_phase"])
+    if needs is None or needs <= row["device_bytes"]:
         return ""
-    return (
-        f"No --mem-fraction helps: {gib(total)} GiB are needed, the device has "
-        f"{gib(row['device_bytes'])}."
-    )
+    device = gib(row["device_bytes"])
+    return f"No --mem-fraction helps: {gib(needs)} GiB are needed, the device has {device}."
 
 
 def overload_line(row: MemoryRow) -> str:
@@ -290,11 +292,15 @@ def overload_line(row: MemoryRow) -> str:
     limit = row["fits_up_to_overload"]
     if limit is None:
         return ""
+    receives = f"the fullest rank receives {limit:g} × what an even routing gives it"
+    if not is_of_step(row) or is_outside(row):
+        fits = f"fits up to an imbalance factor of {limit:g}: {receives}"
+        even = "is above the limit even with an even routing"
+        return f"In the pool the step alone {fits if limit else even}."
     if not limit and row["verdict"] == "borderline":
         return "Above the limit even with an even routing."
     if not limit:
         return "It does not fit even with an even routing."
-    receives = f"the fullest rank receives {limit:g} × what an even routing gives it"
     if row["verdict"] == "oom":
         return f"It would fit with buffers for an imbalance factor of up to {limit:g}: {receives}."
     return f"Fits up to an imbalance factor of {limit:g}: {receives}."
@@ -384,13 +390,3 @@ def next_steps(document: MemoryDocument) -> list[str]:
 def _has_words(document: MemoryDocument) -> bool:
     """Whether the run is given in MaxText's own words, which no other command takes."""
     return any(each.partition("=")[0] in ("--maxtext", "--from") for each in document["arguments"])
-
-
-def _up(share: float) -> str:
-    """Three decimals, not below `share`."""
-    return f"{math.ceil(share * 1000) / 1000:.3f}"
-
-
-def _down(share: float) -> str:
-    """Three decimals, not above `share`."""
-    return f"{math.floor(share * 1000) / 1000:.3f}"

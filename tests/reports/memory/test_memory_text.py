@@ -1,10 +1,12 @@
 """A memory projection on a terminal and as JSON: verdicts in marks and words."""
 
+import dataclasses
 import json
 
 import pytest
-from builders.memory import GIB, breakdown, cell, document, setting
+from builders.memory import GIB, breakdown, cell, document, part, setting
 
+from moeprof.projector.breakdown import Peak, Phase
 from moeprof.projector.levers import Lever
 from moeprof.reports.memory.document import row_of, to_json
 from moeprof.reports.memory.terminal import drawn
@@ -167,3 +169,66 @@ def test_two_pools_are_told_apart_and_a_fraction_is_proposed(fraction, said):
     assert said in text
     # 72 / 80 = 0.900; 1 − 3.72 / 80 = 0.95348
     assert "Both pools suffice with --mem-fraction from 0.900 to 0.953." in text
+
+
+def of_a_restore(restore_gib, temp_gib, **more):
+    """A row beside whose step a restore holds so much of the pool of 72 of 80 GiB."""
+    temp = None if temp_gib is None else temp_gib * GIB
+    made = breakdown(setting(**more), args=2 * GIB, temp=temp, outside=GIB)
+    kept = (part("weights", "args", 2 * GIB, "params"),)
+    again = (Peak("state", (part("restored", "temp", (restore_gib - 2) * GIB),)),)
+    hosted = (part("shards", "host", 30 * GIB, "host copies"),)
+    other = Phase("restore", kept, again, made.worst.outside, hosted)
+    return row_of(dataclasses.replace(made, others=(other,)), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "said", "unsaid"),
+    [
+        # 85 + 1 of 80 GiB at the restore; 2 + 48 in the step.
+        (
+            of_a_restore(85, 48),
+            [
+                "needs 85.0 of the pool's 72.0 GiB to restore a checkpoint: out of memory by 13.0 "
+                "GiB; the step alone needs 50.0. Certainty of the step: ±",
+                "No --mem-fraction helps: 86.0 GiB are needed, the device has 80.0.",
+                "In the pool the step alone fits up to an imbalance factor of 2: the fullest",
+            ],
+            "would fit with buffers",
+        ),
+        # 67 of 72 is exact in the restore; 2 + 64 in the step is so to 0.1 · 64.
+        (
+            of_a_restore(67, 64, optimizer="muon"),
+            ["needs 66.0 of the pool's 72.0 GiB: borderline, 8.3 % below", "Certainty: not"],
+            "the step alone",
+        ),
+        (
+            of_a_restore(40, 48, host_memory_bytes=16 * GIB),
+            [
+                "needs 30.0 of a host's 16.0 GiB to restore a checkpoint: out of memory there. "
+                "Certainty of the step: ±",
+                "In the pool the step alone fits up to",
+            ],
+            "would fit with buffers",
+        ),
+        (
+            of_a_restore(85, None),
+            ["to restore a checkpoint: out of memory by 13.0 GiB. Certainty of the step: ±"],
+            "the step alone needs",
+        ),
+        (of_a_restore(40, None), ["at pdbs 1: whether it fits cannot be told."], "helps"),
+    ],
+    ids=["restore", "step-by-its-error", "host", "restore-step-unknown", "unknown"],
+)
+def test_a_sentence_is_of_the_phase_that_decides(row, said, unsaid):
+    text = " ".join(drawn(document([row], {"sparse-gmm": 1})).plain.split())
+    for each in said:
+        assert each in text
+    assert unsaid not in text
+
+
+def test_what_lies_beside_the_pool_is_not_cured_by_a_routing():
+    row = cell("sparse-gmm-deepep", 1, temp=30 * GIB, outside=9 * GIB, overload=4.0)
+    text = " ".join(drawn(document([row], {"sparse-gmm-deepep": 0})).plain.split())
+    assert "9.0 of the 8.0 GiB beside it: out of memory there." in text
+    assert "In the pool the step alone fits up to an imbalance factor of 4: the" in text
