@@ -92,8 +92,9 @@ def size(size_bytes: int | None) -> str:
     return "not known" if size_bytes is None else format_bytes(size_bytes)
 
 
-_OF_PHASE = {"start": "at its start", "restore": "to restore a checkpoint", "step": "in its step",
+OF_PHASE = {"start": "at its start", "restore": "to restore a checkpoint", "step": "in its step",
              "evaluation": "at an evaluation", "checkpoint": "to save a checkpoint"}  # fmt: skip
+"""When a phase needs memory."""
 
 
 def of_other_phase(
@@ -109,7 +110,7 @@ def of_other_phase(
     if worst is None:
         worst = max(phases, key=lambda one: one["host_bytes"] or 0)
         needs, there = gib(worst["host_bytes"] or 0), gib(host["memory_bytes"] or 0)
-        where = _OF_PHASE[worst["name"]]
+        where = OF_PHASE[worst["name"]]
         return f" needs {needs} of a host's {there} GiB {where}: out of memory there."
     inside, step = _inside(worst), _inside(_named(phases, STEP))
     if worst["name"] == STEP or inside is None or verdict == "unknown":
@@ -118,7 +119,7 @@ def of_other_phase(
     over = {"oom": f"out of memory by {gib(inside - pool)} GiB", "borderline": "borderline"}
     ends = over.get(worst["verdict"], "fits")
     alone = "" if step is None else f"; the step alone needs {gib(step)}"
-    where = _OF_PHASE[worst["name"]]
+    where = OF_PHASE[worst["name"]]
     return f" needs {gib(inside)} of the pool's {gib(pool)} GiB {where}: {ends}{alone}."
 
 

@@ -19,6 +19,7 @@ from moeprof.projector.setting import Setting
 from moeprof.projector.step_time import TimedRun, basis_of, estimate
 from moeprof.projector.what_if import Effect
 from moeprof.reports.memory.document import ErrorInfo, error_info
+from moeprof.reports.memory.phases import PhaseInfo, phases_of
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 
 SCHEMA = "moeprof.search/1"
@@ -63,8 +64,9 @@ class BasisInfo(TypedDict):
 class PlanInfo(TypedDict):
     """One plan; ``rank`` 0: it does not fit.
 
-    Ranges are those that a band gives, least first. ``closed_form_rank`` is the rank before the
-    compiler was asked.
+    Sizes are of the step, ``margin`` and ``largest``, the row that takes most, of the phase that
+    ``decides``. Ranges are those that a band gives, least first. ``closed_form_rank`` is the rank
+    before the compiler was asked.
     """
 
     rank: int
@@ -83,6 +85,7 @@ class PlanInfo(TypedDict):
     pool_bytes: int
     mem_fraction: float
     largest: str
+    decides: PhaseInfo
     seconds: float
     seconds_range: list[float]
     tokens_per_s_per_device: float
@@ -199,6 +202,12 @@ def is_refuted(plan: PlanInfo) -> bool:
     return "compiled" in plan and plan["compiled"]["verdict"] == "oom"
 
 
+def is_too_much_outside(phase: PhaseInfo) -> bool:
+    """Whether a phase is out of memory by what lies beside the pool alone."""
+    inside = (phase["args_bytes"] or 0) + (phase["temp_bytes"] or 0)
+    return phase["verdict"] == "oom" and inside <= phase["pool_bytes"]
+
+
 def to_json(document: SearchDocument) -> str:
     """Strict JSON."""
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
@@ -236,7 +245,9 @@ def _plan(rank: int, found: Found, answered: Answered) -> PlanInfo:
     memory = answered.projecting(setting)
     time = estimate(setting, answered.asked.tuning, answered.runs)
     speed, (low, high) = time.tokens_per_s_per_device, time.basis.band
-    rows = (*memory.worst.args, *memory.worst.peak.rows)
+    phase = memory.largest
+    decides = next(one for one in phases_of(memory, False) if one["name"] == phase.name)
+    rows = phase.outside if is_too_much_outside(decides) else (*phase.args, *phase.temp)
     largest = max(rows, key=lambda row: float("-inf") if row.size_bytes is None else row.size_bytes)
     return {
         "rank": rank,
@@ -255,6 +266,7 @@ def _plan(rank: int, found: Found, answered: Answered) -> PlanInfo:
         "pool_bytes": memory.pool_bytes,
         "mem_fraction": setting.mem_fraction,
         "largest": largest.name,
+        "decides": decides,
         "seconds": time.seconds,
         "seconds_range": list(time.seconds_range),
         "tokens_per_s_per_device": speed,

@@ -9,8 +9,9 @@ import shlex
 from collections.abc import Sequence
 from typing import cast
 
+from moeprof.projector.breakdown import STEP
 from moeprof.projector.framework import DEFAULT
-from moeprof.reports.memory.phases import GIB, gib
+from moeprof.reports.memory.phases import GIB, OF_PHASE, gib
 from moeprof.reports.memory.words import MARKS, billions, program
 from moeprof.reports.search.document import (
     EffectInfo,
@@ -18,6 +19,7 @@ from moeprof.reports.search.document import (
     Rejected,
     SearchDocument,
     is_refuted,
+    is_too_much_outside,
 )
 from moeprof.specs.plan import ALL_AXES, SHORT
 from moeprof.specs.presets import preset_names
@@ -90,10 +92,15 @@ def best_line(document: SearchDocument) -> str:
     text = f"None of {document['considered']:,} plans fits."
     near = document["nearest"]
     if near is not None:
-        inside = near["args_bytes"] + near["temp_bytes"]
-        needs = f"{gib(inside)} of the pool's {gib(near['pool_bytes'])} GiB"
-        if inside <= near["pool_bytes"]:
-            needs = f"{gib(near['outside_bytes'])} GiB beside the pool, more than is left there"
+        phase = near["decides"]
+        inside = (phase["args_bytes"] or 0) + (phase["temp_bytes"] or 0)
+        needs = f"{gib(inside)} of the pool's {gib(phase['pool_bytes'])} GiB"
+        if is_too_much_outside(phase):
+            needs = (
+                f"{gib(phase['outside_bytes'] or 0)} GiB beside the pool, more than is left there"
+            )
+        elif phase["name"] != STEP:
+            needs += f" {OF_PHASE[phase['name']]}"
         text += (
             f" {whole_plan(near)}, misses by least: it needs {needs}, most of it for "
             f"{near['largest']}."

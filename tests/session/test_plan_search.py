@@ -96,6 +96,31 @@ def test_a_range_across_the_limit_is_borderline(compiler):
     assert checked(compiled(setting, int(1.06 * limit * GIB)), setting)["verdict"] == "oom"
 
 
+ALONE = {"hardware": "h100_sxm", "strategy": "dense-cf1.25", "pdbs": 1, "seq": 512, "pp": 1,
+         "cp": 1, "tp": 1, "dp": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("devices", "fsdp", "options", "says"),
+    [
+        # 7.63 G parameters of a device · 3 · 2 B are 42.65 GiB, which a restore holds twice.
+        (
+            4,
+            4,
+            {},
+            "it needs 85.3 of the pool's 73.6 GiB to restore a checkpoint, most of it for w",
+        ),
+        (4, 4, {"phases": "step", "mem_fraction": 0.6}, "it needs 72.0 of the pool's 47.5 GiB, mo"),
+        # 0.01 · 79.1 GiB are left beside the pool, less than the context of 1,011 MiB.
+        (16, 16, {"mem_fraction": 0.99}, "GiB beside the pool, more than is left there, most of i"),
+    ],
+)
+def test_the_nearest_miss_names_the_phase_and_the_pool_that_it_misses(devices, fsdp, options, says):
+    found = moeprof.search("qwen3_30b_a3b", devices, fsdp=fsdp, ep=1, **ALONE | options).document
+    assert says in words.best_line(found)
+    assert found["nearest"]["decides"]["verdict"] == "oom"
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -96,7 +96,7 @@ def test_a_search_that_finds_nothing_says_which_misses_by_least():
     found = moeprof.search("deepseek_v3", 1, hardware="h100_sxm").document
     view = search_view(found)
     assert (view.plans, view.figure, view.verdict_kind) == (None, None, "fail")
-    near = found["nearest"]
-    needs = (near["args_bytes"] + near["temp_bytes"]) / 2**30
-    assert f"needs {needs:,.0f} of the pool's 73.6 GiB" in view.verdict
+    phase = found["nearest"]["decides"]
+    needs = (phase["args_bytes"] + phase["temp_bytes"]) / 2**30
+    assert f"needs {needs:,.0f} of the pool's 73.6 GiB to restore a checkpoint" in view.verdict
     assert "Which plan" in render(found)
