@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NotRequired, TypedDict
 
 from moeprof.projector.breakdown import MemoryBreakdown
@@ -16,7 +16,7 @@ from moeprof.projector.request.search import WantedSearch
 from moeprof.projector.search import Found, SearchResult
 from moeprof.projector.search.space import LIMITED
 from moeprof.projector.setting import Setting
-from moeprof.projector.step_time import TimedRun, basis_of, estimate
+from moeprof.projector.step_time import Basis, TimedRun, basis_of, estimate
 from moeprof.projector.what_if import Effect
 from moeprof.reports.memory.document import ErrorInfo, error_info
 from moeprof.reports.memory.phases import PhaseInfo, phases_of
@@ -93,6 +93,7 @@ class PlanInfo(TypedDict):
     mfu: float
     mfu_range: list[float]
     bubble: float
+    basis: BasisInfo
     time: list[TimeInfo]
     closed_form_rank: int
     compiled: NotRequired[CheckInfo]
@@ -120,8 +121,10 @@ class Rejected(TypedDict):
 class SearchDocument(TypedDict):
     """The whole answer.
 
-    ``order`` is ``time`` or ``fit``. ``surest`` is the plan that is fastest at the slow end of its
-    band, where that is not the first. ``compiled_plans``: how many of the best the compiler saw.
+    ``order`` is ``time`` or ``fit``, ``basis`` that of the first plan. ``surest`` is the plan that
+    is fastest at the slow end of its band, of those that fit with room by the compiler too where it
+    was asked; null where that is the first. ``compiled_plans``: how many of the best the compiler
+    saw.
     """
 
     schema: str
@@ -171,7 +174,6 @@ def document_of(answered: Answered) -> SearchDocument:
     found.sort(key=lambda plan: is_refuted(plan))
     for rank, plan in enumerate(found, start=1):
         plan["rank"] = rank
-    basis = basis_of(result.space.base, answered.runs)
     band = found[0]["seconds_range"] if found else [0.0, 0.0]
     band = [end / found[0]["seconds"] for end in band] if found else band
     return {
@@ -184,7 +186,7 @@ def document_of(answered: Answered) -> SearchDocument:
         "rejected": [{"reason": reason, "plans": plans} for reason, plans in result.rejected],
         "order": result.order,
         "is_order_asked": answered.is_order_asked,
-        "basis": {"source": basis.source, "evidence": basis.evidence, "factor": basis.factor},
+        "basis": found[0]["basis"] if found else _basis(_of_none(result, answered.runs)),
         "plans": found,
         "compiled_plans": len(answered.checks),
         "surest": None if result.surest is None else _plan(0, result.surest, answered),
@@ -195,6 +197,18 @@ def document_of(answered: Answered) -> SearchDocument:
         "notes": _notes(result),
         "arguments": list(answered.arguments),
     }
+
+
+def _of_none(result: SearchResult, runs: Sequence[TimedRun]) -> Basis:
+    """The basis where no plan is found: of the nearest, else of the first that was searched."""
+    space = result.space
+    plan = replace(space.base.plan, remat=space.remats[0])
+    first = replace(space.base, strategy=space.strategies[0], plan=plan)
+    return basis_of(first if result.nearest is None else result.nearest.setting, runs)
+
+
+def _basis(basis: Basis) -> BasisInfo:
+    return {"source": basis.source, "evidence": basis.evidence, "factor": basis.factor}
 
 
 def is_refuted(plan: PlanInfo) -> bool:
@@ -274,6 +288,7 @@ def _plan(rank: int, found: Found, answered: Answered) -> PlanInfo:
         "mfu": time.mfu,
         "mfu_range": [time.mfu / high, time.mfu / low],
         "bubble": time.bubble,
+        "basis": _basis(time.basis),
         "time": [
             {
                 "name": row.name,

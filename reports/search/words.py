@@ -149,7 +149,7 @@ def parts_line(plan: PlanInfo) -> str:
 def order_line(document: SearchDocument) -> str:
     """What plans are in the order of, by what evidence, and how sure that order is."""
     basis, plans = document["basis"], document["plans"]
-    evidence = basis["evidence"]
+    evidence = "; ".join(dict.fromkeys(one["basis"]["evidence"] for one in plans))
     if document["order"] == "fit":
         if basis["source"] != "assumed":
             return f"In the order of fit, as asked; times are {basis['source']}: {evidence}."

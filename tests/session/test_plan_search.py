@@ -183,6 +183,29 @@ def test_a_stored_run_calibrates_times_and_arenas(tmp_path):
     assert (near["seconds_high"] / near["seconds"]).to_numpy() == pytest.approx(1.2)
 
 
+def test_each_plan_has_the_run_that_its_own_time_is_from(tmp_path):
+    """Two runs, of 3.0 and of 1.1 times their estimates: a plan's is that of its strategy."""
+    timed = {"model": "Qwen3-30B-A3B", "split": ["fsdp"], "estimated_s": 2.0}
+    slow = correction(tmp_path, **timed, measured_s=6.0, run="slow-run", steps=10)
+    stored = json.loads(slow.read_text())
+    dense = stored["corrections"][0] | {"strategy": "dense-cf1.25"}
+    dense["time"] = timed | {"measured_s": 2.2, "run": "dense-run", "steps": 7}
+    slow.write_text(json.dumps(stored | {"corrections": [*stored["corrections"], dense]}))
+    asked = {"hardware": "h100_sxm", "correction": slow, "pdbs": 1, "pp": 1, "cp": 1, "tp": 1}
+    one = moeprof.search("qwen3_30b_a3b", 16, strategy="dense-cf1.25", **asked).document
+    assert one["basis"]["factor"] == pytest.approx(1.1)
+    assert "calibrated: 7 steps of dense-run took 1.10 times their" in words.order_line(one)
+    assert "slow-run" not in words.order_line(one)
+    both = "sparse-gmm,dense-cf1.25"
+    two = moeprof.search("qwen3_30b_a3b", 16, strategy=both, top=50, **asked).document
+    factors = {plan["strategy"]: plan["basis"]["factor"] for plan in two["plans"]}
+    assert factors == {"dense-cf1.25": pytest.approx(1.1), "sparse-gmm": 3.0}
+    assert two["basis"] == two["plans"][0]["basis"]
+    assert "dense-run took 1.10 times their estimate; 10 steps of slow-run" in words.order_line(two)
+    none = moeprof.search("qwen3_30b_a3b", 1, strategy="dense-cf1.25", **asked).document
+    assert (none["plans"], none["basis"]["factor"]) == ([], pytest.approx(1.1))
+
+
 def test_a_correction_without_times_says_so(tmp_path):
     found = moeprof.search("qwen3_30b_a3b", 16, correction=correction(tmp_path), **ARGUMENTS)
     assert found.document["order"] == "fit"
