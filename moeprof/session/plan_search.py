@@ -76,7 +76,7 @@ def answered(
         return document
     effects: tuple[Effect, ...] = ()
     if result.found:
-        best = result.found[document["plans"][0]["closed_form_rank"] - 1].setting
+        best = result.found[(document["plans"][0]["closed_form_rank"] or 1) - 1].setting
         with as_usage():
             effects = what_if(best, asked.tuning, runs, projecting)
     return document_of(replace(found, effects=effects))

@@ -62,14 +62,14 @@ class BasisInfo(TypedDict):
 
 
 class PlanInfo(TypedDict):
-    """One plan; ``rank`` 0: it does not fit.
+    """One plan; ``rank`` null: it is not among the plans that are listed.
 
     Sizes are of the step, ``margin`` and ``largest``, the row that takes most, of the phase that
     ``decides``. Ranges are those that a band gives, least first. ``closed_form_rank`` is the rank
     before the compiler was asked.
     """
 
-    rank: int
+    rank: int | None
     strategy: str
     remat: str
     plan: dict[str, int]
@@ -95,7 +95,7 @@ class PlanInfo(TypedDict):
     bubble: float
     basis: BasisInfo
     time: list[TimeInfo]
-    closed_form_rank: int
+    closed_form_rank: int | None
     compiled: NotRequired[CheckInfo]
 
 
@@ -189,8 +189,8 @@ def document_of(answered: Answered) -> SearchDocument:
         "basis": found[0]["basis"] if found else _basis(_of_none(result, answered.runs)),
         "plans": found,
         "compiled_plans": len(answered.checks),
-        "surest": None if result.surest is None else _plan(0, result.surest, answered),
-        "nearest": None if result.nearest is None else _plan(0, result.nearest, answered),
+        "surest": _surest(found, answered),
+        "nearest": None if result.nearest is None else _plan(None, result.nearest, answered),
         "what_if": None
         if answered.effects is None
         else [_effect(one, band) for one in answered.effects],
@@ -209,6 +209,19 @@ def _of_none(result: SearchResult, runs: Sequence[TimedRun]) -> Basis:
 
 def _basis(basis: Basis) -> BasisInfo:
     return {"source": basis.source, "evidence": basis.evidence, "factor": basis.factor}
+
+
+def _surest(plans: Sequence[PlanInfo], answered: Answered) -> PlanInfo | None:
+    """The first of the sure plans that the compiler does not doubt; None: the first of all is."""
+    result = answered.result
+    for one in result.sure:
+        if one not in result.found:
+            return _plan(None, one, answered)
+        rank = result.found.index(one) + 1
+        found = next(plan for plan in plans if plan["closed_form_rank"] == rank)
+        if "compiled" not in found or found["compiled"]["verdict"] not in ("oom", "borderline"):
+            return None if found is plans[0] else found
+    return None
 
 
 def is_refuted(plan: PlanInfo) -> bool:
@@ -254,7 +267,7 @@ def _inputs(result: SearchResult, asked: WantedSearch) -> dict[str, object]:
     }
 
 
-def _plan(rank: int, found: Found, answered: Answered) -> PlanInfo:
+def _plan(rank: int | None, found: Found, answered: Answered) -> PlanInfo:
     setting = found.setting
     memory = answered.projecting(setting)
     time = estimate(setting, answered.asked.tuning, answered.runs)

@@ -198,7 +198,7 @@ def _compiled(plans: list[PlanInfo]) -> TableView:
         Column("notes", "what the compiler's plan leaves open", False),
     )
     rows = []
-    for plan in sorted(plans, key=lambda plan: plan["closed_form_rank"]):
+    for plan in sorted(plans, key=lambda plan: plan["closed_form_rank"] or 0):
         if "compiled" not in plan:
             continue
         check = plan["compiled"]

@@ -195,7 +195,7 @@ def compiled_lines(document: SearchDocument) -> list[str]:
     elif refuted:
         said = f"{refuted} of them out of memory by it, so moved behind the others"
     lines = [f"XLA's compiler laid out the best {len(checked)}; {said}."]
-    for plan in sorted(checked, key=lambda plan: plan["closed_form_rank"]):
+    for plan in sorted(checked, key=lambda plan: plan["closed_form_rank"] or 0):
         check = plan["compiled"]
         ours = gib(plan["args_bytes"] + plan["temp_bytes"])
         was = plan["closed_form_rank"]

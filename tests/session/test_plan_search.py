@@ -86,6 +86,31 @@ def test_where_all_that_were_compiled_are_out_of_memory(compiler):
     assert "the best now was not checked" in words.compiled_lines(found.document)[0]
 
 
+@pytest.mark.parametrize("size", [(20,), (90,), (70, 80)])
+def test_the_surest_plan_is_none_that_the_compiler_doubts(compiler, tmp_path, size):
+    """A run of FSDP alone: that plan's band, ± 0.2, is the narrowest. Of 73.6 GiB."""
+    sizes, _ = compiler
+    sizes += [(20,), (20,), size, (20,)]
+    time = {"model": "Qwen3-30B-A3B", "split": ["fsdp"], "measured_s": 2.2, "estimated_s": 2.0}
+    file = correction(tmp_path, **time, run="runs/one", steps=12)
+    file.write_text(file.read_text().replace('"world": "maxtext"', '"world": "bundled"'))
+    asked = {**ARGUMENTS, "framework": "bundled", "correction": file, "pp": 1, "tp": 1, "cp": 1}
+    plain = moeprof.search("qwen3_30b_a3b", 16, top=1000, **asked).document
+    found = moeprof.search("qwen3_30b_a3b", 16, top=4, compile_top=4, **asked).document
+    assert [plan["plan"]["fsdp"] for plan in plain["plans"][:4]] == [8, 1, 16, 1]
+    slow = {
+        str(plan["plan"]): plan["tokens_per_s_per_device_range"][0]
+        for plan in plain["plans"]
+        if plan["verdict"] == "fits" and (size == (20,) or plan["plan"]["fsdp"] != 16)
+    }
+    surest, best = found["surest"], found["plans"][0]
+    first = max(slow, key=slow.__getitem__)
+    assert (best if surest is None else surest)["plan"] == json.loads(first.replace("'", '"'))
+    assert surest is None or surest["rank"] != 0
+    if size == (20,):
+        assert (surest["rank"], surest["compiled"]["verdict"]) == (3, "fits")
+
+
 def test_a_range_across_the_limit_is_borderline(compiler):
     setting = moeprof.projector.request.wanted(
         moeprof.projector.request.config.Request(model="small", ep=2, pdbs="1", framework="bundled")

@@ -75,9 +75,10 @@ ORDERS: tuple[Order, ...] = ("time", "fit")
 class SearchResult:
     """``found`` are the best, in order; ``fitting`` counts all that fit, ``considered`` all plans.
 
-    ``order`` is what they are in the order of; ``surest`` the plan that is fastest at the slow end
-    of its band, where that is another than the first of an order by time. ``rejected`` gives
-    reasons with how many plans each ruled out; they and ``fitting`` add up to ``considered``.
+    ``order`` is what they are in the order of; ``sure`` are those of the plans with room that are
+    fastest at the slow end of their band, one more than ``found``, none in an order of fit.
+    ``rejected`` gives reasons with how many plans each ruled out; they and ``fitting`` add up to
+    ``considered``.
     ``nearest`` is the plan that misses by least, where none fits.
     """
 
@@ -89,7 +90,13 @@ class SearchResult:
     found: tuple[Found, ...]
     nearest: Found | None
     order: Order = "time"
-    surest: Found | None = None
+    sure: tuple[Found, ...] = ()
+
+    @property
+    def surest(self) -> Found | None:
+        """The first of ``sure``; None where that is the first of all too."""
+        first = next(iter(self.sure), None)
+        return None if first in self.found[:1] else first
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ def search(
         found,
         None if fitting else _nearest(evaluated),
         chosen_order,
-        _surest(evaluated, found[0]) if found and chosen_order == "time" else None,
+        tuple(_sure(evaluated, len(found) + 1)) if chosen_order == "time" else (),
     )
 
 
@@ -253,8 +260,7 @@ def _keys(one: _Evaluated, order: Order) -> tuple[Numbers, ...]:
 def _ranked(evaluated: list[_Evaluated], top: int, order: Order) -> Iterator[Found]:
     if not evaluated:
         return
-    owner = np.concatenate([np.full(len(one.speed), n) for n, one in enumerate(evaluated)])
-    place = np.concatenate([np.arange(len(one.speed)) for one in evaluated])
+    owner, place = _places(evaluated)
     ranked = np.concatenate([_is_ranked(one) for one in evaluated])
     keys = zip(*(_keys(one, order) for one in evaluated), strict=True)
     chosen = np.flatnonzero(ranked)
@@ -271,15 +277,21 @@ def _ranked(evaluated: list[_Evaluated], top: int, order: Order) -> Iterator[Fou
         yield _found(one, at)
 
 
-def _surest(evaluated: list[_Evaluated], first: Found) -> Found | None:
-    """The plan with room that is fastest at the slow end of its band; None: the first one is."""
-    best: tuple[float, Found] | None = None
-    for one in evaluated:
-        sure = np.where(_is_ranked(one) & one.fit.has_room, one.sure_speed, -np.inf)
-        at = int(np.argmax(sure))
-        if np.isfinite(sure[at]) and (best is None or sure[at] > best[0]):
-            best = float(sure[at]), _found(one, at)
-    return None if best is None or best[1] == first else best[1]
+def _places(evaluated: list[_Evaluated]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of all plans in one row: which of ``evaluated`` each is of, and its place there."""
+    counts = np.array([len(one.speed) for one in evaluated], dtype=np.int64)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(np.arange(len(counts)), counts), np.arange(counts.sum()) - first
+
+
+def _sure(evaluated: list[_Evaluated], most: int) -> Iterator[Found]:
+    """The plans with room that are fastest at the slow end of their band, the first of equals."""
+    sure = [np.where(_is_ranked(one) & one.fit.has_room, one.sure_speed, -1) for one in evaluated]
+    owner, place = _places(evaluated)
+    speed = np.concatenate(sure) if sure else np.zeros(0)
+    for index in np.argsort(-speed, kind="stable")[:most]:
+        if speed[index] >= 0:
+            yield _found(evaluated[owner[index]], int(place[index]))
 
 
 def _nearest(evaluated: list[_Evaluated]) -> Found | None:
