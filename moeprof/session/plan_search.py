@@ -69,8 +69,9 @@ def answered(
         result = search(asked.space, extras.top, asked.tuning, runs=runs, order=order, tell=tell)
     checks = _checks(result.found[: extras.compile_top], counting)
     found = Answered(
-        asked, result, order is not None, None, runs, projecting, checks, extras.arguments
-    )
+        asked, result, order is not None, None, runs, projecting, checks, extras.arguments,
+        None if extras.correction is None else str(extras.correction),
+    )  # fmt: skip
     document = document_of(found)
     if not extras.what_if:
         return document

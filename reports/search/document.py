@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NotRequired, TypedDict
 
+from moeprof.answers.names import encodable
 from moeprof.projector.breakdown import MemoryBreakdown
 from moeprof.projector.memory import project
 from moeprof.projector.request.search import WantedSearch
@@ -152,7 +153,8 @@ class Answered:
 
     ``effects`` are of optimisations on the best plan, None where they were not asked for; ``runs``
     those whose steps were timed; ``projecting`` gives a setting's memory; ``checks`` are the
-    compiler's, by the place of a plan in ``result.found``; ``arguments`` are the command's.
+    compiler's, by the place of a plan in ``result.found``; ``arguments`` are the command's;
+    ``correction`` is the file that ``runs`` and factors on the arena are from.
     """
 
     asked: WantedSearch
@@ -163,6 +165,7 @@ class Answered:
     projecting: Callable[[Setting], MemoryBreakdown] = project
     checks: Mapping[int, CheckInfo] = field(default_factory=dict)
     arguments: Sequence[str] = ()
+    correction: str | None = None
 
 
 def document_of(answered: Answered) -> SearchDocument:
@@ -178,7 +181,11 @@ def document_of(answered: Answered) -> SearchDocument:
     band = [end / found[0]["seconds"] for end in band] if found else band
     return {
         "schema": SCHEMA,
-        "inputs": {**_inputs(result, asked), "options": list(asked.shared)},
+        "inputs": {
+            **_inputs(result, asked),
+            "options": list(asked.shared),
+            "correction": None if answered.correction is None else encodable(answered.correction),
+        },
         "said": list(asked.said),
         "considered": result.considered,
         "fitting": result.fitting,

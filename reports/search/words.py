@@ -303,4 +303,6 @@ def next_command(document: SearchDocument) -> str:
     words += cast("list[str]", inputs["options"])
     if best["mem_fraction"] != inputs["mem_fraction"]:
         words += ["--mem-fraction", f"{best['mem_fraction']:g}"]
+    if inputs["correction"] is not None:
+        words += ["--correction", str(inputs["correction"])]
     return shlex.join(words)

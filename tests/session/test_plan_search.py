@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
 
 import moeprof
 from moeprof.analyzers.heap.at_peak import AT_PEAK
+from moeprof.cli import main as command_line
 from moeprof.errors import CompileError, SelectionError
 from moeprof.projector.compiled.result import CompiledPlan
 from moeprof.reports.search import words
@@ -206,6 +208,22 @@ def test_a_stored_run_calibrates_times_and_arenas(tmp_path):
                 & both["context"].eq(1) & both["pipeline"].eq(1) & both["data"].eq(1)]  # fmt: skip
     assert len(near)
     assert (near["seconds_high"] / near["seconds"]).to_numpy() == pytest.approx(1.2)
+
+
+def test_the_next_command_projects_with_the_correction_too(tmp_path, monkeypatch, capsys):
+    file = correction(tmp_path)
+    found = moeprof.search("qwen3_30b_a3b", 16, correction=file, top=1, **ARGUMENTS).document
+    argv = shlex.split(words.next_command(found))
+    assert argv[-2:] == ["--correction", str(file)]
+    monkeypatch.setattr("sys.argv", [*argv, "--json"])
+    with pytest.raises(SystemExit):
+        command_line.main()
+    row, best = json.loads(capsys.readouterr().out)["rows"][0], found["plans"][0]
+    # A factor of 1.1 is on the arena of both, in whole bytes of each of its rows there.
+    assert row["temp_bytes"] == pytest.approx(best["temp_bytes"], abs=4)
+    assert row["verdict"] == best["verdict"]
+    plain = moeprof.search("qwen3_30b_a3b", 16, top=1, **ARGUMENTS).document
+    assert "--correction" not in words.next_command(plain)
 
 
 def test_each_plan_has_the_run_that_its_own_time_is_from(tmp_path):
