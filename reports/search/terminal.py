@@ -7,6 +7,7 @@ do. Drawn from the document alone.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import cast
 
 from rich.text import Text
@@ -14,7 +15,7 @@ from rich.text import Text
 from moeprof.answers.names import printable
 from moeprof.reports.memory.words import MARKS
 from moeprof.reports.search import words
-from moeprof.reports.search.document import EffectInfo, SearchDocument
+from moeprof.reports.search.document import EffectInfo, PlanInfo, SearchDocument
 from moeprof.units import format_percent
 
 WIDTH = 80
@@ -60,19 +61,13 @@ def _table(document: SearchDocument, width: int) -> Text:
     if not document["plans"]:
         return Text("")
     has_remats = len(cast("list[str]", document["inputs"]["remats"])) > 1
-    first = max(len("strategy"), *(len(plan["strategy"]) for plan in document["plans"]))
-    cells = ("", "tokens/s", "likely", "free", "strategy", "pdbs")
-    lines = [Text(_line(cells, first) + "plan", style="bold")]
-    for plan in document["plans"]:
-        cells = (
-            str(plan["rank"]),
-            words.speed(plan),
-            words.speed_range(plan).replace(" to ", "–"),
-            f"{MARKS[plan['verdict']]} {format_percent(plan['margin'])}",
-            plan["strategy"],
-            words.batch(plan),
-        )
-        left = _line(cells, first)
+    rows = [_cells(plan) for plan in document["plans"]]
+    heads = ("", "tokens/s", "likely", "free", "strategy", "pdbs")
+    columns = zip(heads, *rows, strict=True)
+    widths = [max(least, *map(len, each)) for least, each in zip(_LEAST, columns, strict=True)]
+    lines = [Text(_line(heads, widths) + "plan", style="bold")]
+    for plan, cells in zip(document["plans"], rows, strict=True):
+        left = _line(cells, widths)
         text = words.compact(plan) + (f", {plan['remat']}" if has_remats else "")
         if len(text) <= width - len(left):
             lines.append(Text(left + text))
@@ -94,9 +89,27 @@ def _ranks(document: SearchDocument) -> bool:
     return document["order"] == "time"
 
 
-def _line(cells: tuple[str, ...], strategy_width: int) -> str:
-    rank, speed, likely, free, strategy, batch = cells
-    return f"{rank:>2} {speed:>8} {likely:>11} {free:>8}  {strategy:<{strategy_width}} {batch:>5}  "
+_LEAST = (2, 8, 11, 8, 8, 5)
+"""Columns of each cell at least, so that most answers are drawn alike."""
+
+
+def _cells(plan: PlanInfo) -> tuple[str, ...]:
+    return (
+        str(plan["rank"]),
+        words.speed(plan),
+        words.speed_range(plan).replace(" to ", "–"),
+        f"{MARKS[plan['verdict']]} {format_percent(plan['margin'])}",
+        plan["strategy"],
+        words.batch(plan),
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    rank, speed, likely, free, strategy, batch = (
+        f"{cell:<{width}}" if place == 4 else f"{cell:>{width}}"
+        for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+    return f"{rank} {speed} {likely} {free}  {strategy} {batch}  "
 
 
 def _compiled(document: SearchDocument, width: int) -> Text:

@@ -14,6 +14,7 @@ from moeprof.cli import main as command_line
 from moeprof.errors import CompileError, SelectionError
 from moeprof.projector.compiled.result import CompiledPlan
 from moeprof.reports.search import words
+from moeprof.reports.search.terminal import drawn
 from moeprof.session import plan_search
 from moeprof.session.plan_search import checked
 from moeprof.tables.compiled_memory import CompiledMemory
@@ -86,6 +87,28 @@ def test_where_all_that_were_compiled_are_out_of_memory(compiler):
     found = moeprof.search("qwen3_30b_a3b", 16, top=3, compile_top=2, **ARGUMENTS)
     assert [p["closed_form_rank"] for p in found.document["plans"]] == [3, 1, 2]
     assert "the best now was not checked" in words.compiled_lines(found.document)[0]
+
+
+def test_columns_are_as_wide_as_what_they_hold():
+    found = moeprof.search("qwen3_30b_a3b", 16, top=2, **ARGUMENTS).document
+    first, second = found["plans"]
+    first |= {"tokens_per_s_per_device": 12_345.0, "margin": 0.123, "pdbs": 12, "microbatches": 128}
+    first["tokens_per_s_per_device_range"] = [9_876.0, 123_456.0]
+    second |= {"tokens_per_s_per_device": 900.0, "margin": 0.05, "pdbs": 1, "microbatches": 1}
+    second["tokens_per_s_per_device_range"] = [800.0, 1_000.0]
+    lines = drawn(found).plain.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.endswith("pdbs  plan"))
+    head, *plans = lines[at : at + 3]
+    for name, *cells in (
+        ("tokens/s", "12,345", "900"),
+        ("likely", "9,876–123,456", "800–1,000"),
+        ("free", "12.3 %", "5.0 %"),
+        ("pdbs", "12×128", "1"),
+    ):
+        end = head.index(name) + len(name)
+        for line, cell in zip(plans, cells, strict=True):
+            assert line[:end].endswith(f" {cell}")
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("size", [(20,), (90,), (70, 80)])
