@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,14 @@ from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row, total
 from moeprof.projector.setting import Setting, whole
 from moeprof.projector.step_time import TimedRun, estimate
 from moeprof.specs.plan import ALL_AXES
+from moeprof.specs.sources.document import read_text
 
 if TYPE_CHECKING:  # it reads profiles, which a projection with a correction need not
     from moeprof.projector.calibrate import Calibration
 
 SCHEMA = "moeprof.memory_correction/1"
+_MOST_S = 1e9
+"""No step takes 30 years."""
 _ROW = "correction by a captured run"
 _TIMED = ("model", "split", "measured_s", "estimated_s", "run", "steps")
 """What a file says of a `TimedRun` beside its account."""
@@ -137,10 +140,10 @@ def store(file: Path, calibration: Calibration) -> Correction:
         SpecError: the run does not match what was projected, or the file cannot be used.
     """
     found = correction_of(calibration)
-    others = read_corrections(file) if file.exists() else ()
-    kept = [other for other in others if other.key != found.key]
-    document = {"schema": SCHEMA, "corrections": [_written(one) for one in (*kept, found)]}
     try:
+        others = read_corrections(file) if file.exists() else ()
+        kept = [other for other in others if other.key != found.key]
+        document = {"schema": SCHEMA, "corrections": [_written(one) for one in (*kept, found)]}
         file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise SpecError(f"{file}: cannot be written: {error.strerror}.") from error
@@ -162,14 +165,13 @@ def read_corrections(file: Path) -> tuple[Correction, ...]:
     Raises:
         SpecError: it cannot be read, or is none of `store`'s.
     """
+    text = read_text(file, "a file of corrections")
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(text)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError("another schema, or none")
         return tuple(_read(row) for row in document["corrections"])
-    except OSError as error:
-        raise SpecError(f"{file}: cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SpecError(
             f"{file}: expected corrections that `moeprof memory --calibrate` stored ({SCHEMA}), "
             f"found {_found(error)}. Store them again."
@@ -179,8 +181,8 @@ def read_corrections(file: Path) -> tuple[Correction, ...]:
 def _found(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"no JSON at line {error.lineno}"
-    if isinstance(error, UnicodeDecodeError):
-        return "no text"
+    if isinstance(error, RecursionError):
+        return "lists or objects that are nested too deep"
     return f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
 
 
@@ -260,9 +262,19 @@ def _read(row: dict[str, object]) -> Correction:
     return Correction(
         **texts,  # type: ignore[arg-type]
         factor=float(factor),
-        evidence=Evidence(**evidence),
+        evidence=_read_evidence(evidence),
         time=None if time is None else _read_time(texts, time),
     )
+
+
+def _read_evidence(said: dict[str, object]) -> Evidence:
+    for one in fields(Evidence):
+        kind, value = str(one.type), said[one.name]
+        is_kind = isinstance(value, int if kind.startswith("int") else str)
+        is_none = value is None and kind.endswith("None")
+        if not (is_kind or is_none) or isinstance(value, bool):
+            raise TypeError(f"{one.name} as {value!r} in the evidence")
+    return Evidence(**said)  # type: ignore[arg-type]
 
 
 def _read_time(account: dict[str, object], time: object) -> TimedRun:
@@ -271,7 +283,7 @@ def _read_time(account: dict[str, object], time: object) -> TimedRun:
     for name in ("measured_s", "estimated_s"):
         seconds = time[name]
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not is_number or not 0 < seconds < float("inf"):
+        if not is_number or not 0 < seconds < _MOST_S:
             raise ValueError(f"{name} above 0 was expected, found {seconds!r}")
     found = {name: time[name] for name in _TIMED}
     return TimedRun(**account, **found | {"split": tuple(found["split"])})  # type: ignore[arg-type]

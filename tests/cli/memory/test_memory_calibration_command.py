@@ -76,3 +76,30 @@ def test_a_correction_that_cannot_be_read_is_one_line(memory, tmp_path):
     code, _, err = memory(*ONE, "--correction", tmp_path / "none.json")
     assert code == 1
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda text: "[" * 100_000, "found lists or objects that are nested too deep"),
+        (lambda text: text + " " * (4 << 20), "of at most 4 MiB"),
+        (lambda text: text.replace(": 5,", ': "5",'), "found measured_temp_bytes as '5' in the"),
+        (lambda text: text.replace('"2026-03-01"', "null"), "date as None in the evidence"),
+    ],
+    ids=["nested", "large", "text-for-bytes", "no-date"],
+)
+def test_a_damaged_file_of_corrections_is_one_line(memory, tmp_path, damage, says):
+    file = corrections(tmp_path, 1.5)
+    file.write_text(damage(file.read_text()))
+    code, _, err = memory(*ONE, "--correction", file)
+    assert code == 1
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "n" * 300])
+def test_what_is_no_file_of_corrections_is_one_line(memory, file):
+    code, _, err = memory(*ONE, "--correction", file)
+    assert code == 1
+    assert "a file of corrections" in err
+    assert len(err.splitlines()) == 1
