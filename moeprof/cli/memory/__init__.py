@@ -138,6 +138,17 @@ def _largest_by_closed_form(words: tuple[str, ...], options: dict[str, Any]) -> 
     return max(1, (setting.pdbs or 1) // (setting.plan.tensor * setting.plan.context))
 
 
+def _refuse(ctx: click.Context, names: tuple[str, ...], expected: str) -> None:
+    """Refuse options that would change nothing.
+
+    Raises:
+        SelectionError: one of them is given; ``expected`` says beside what it means something.
+    """
+    given = [_option(ctx, name) for name in names if ctx.params[name]]
+    if given:
+        raise SelectionError(f"memory {' and '.join(given)}: expected {expected} beside it.")
+
+
 def _option(ctx: click.Context, name: str) -> str:
     """How a parameter is called on the command line."""
     return next(option.opts[0] for option in ctx.command.params if option.name == name)
@@ -264,6 +275,7 @@ def command(
     if program and (is_compiled or not words):
         planned_program(ctx, program, programs, seconds)
         return
+    _refuse(ctx, ("programs", "seconds"), "--script, --from, or --maxtext with --compile")
     if program:
         options |= {"devices": options["devices"] or program.devices, "maxtext": words}
         options["hardware"] = options["hardware"] or program.hardware
@@ -276,6 +288,8 @@ def command(
     if html is not None:
         inputs = [Path(str(read)) for read in (run, options["model"]) if read]
         refuse_other_than_a_page(html, "--html", inputs)
+    if run is not None:
+        _refuse(ctx, ("detail", "is_compiled", "html"), "no --calibrate")
     request = Request(**options)  # type: ignore[arg-type]
     asked = wanted(_of_bundled(request) if is_compiled else request)
     if run is not None:

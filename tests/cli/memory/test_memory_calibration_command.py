@@ -103,3 +103,12 @@ def test_what_is_no_file_of_corrections_is_one_line(memory, file):
     assert code == 1
     assert "a file of corrections" in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "given", [("--detail", "sparse-gmm@1"), ("--compile",), ("--html", "x.html")]
+)
+def test_what_a_calibration_does_not_use_is_refused(memory, given):
+    code, _, err = memory(*ONE, "--calibrate", "runs/none", *given)
+    assert code == 2
+    assert f"memory {given[0]}: expected no --calibrate beside it." in err

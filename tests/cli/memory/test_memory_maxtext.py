@@ -136,3 +136,22 @@ def test_arguments_are_of_moeprof_or_of_the_program(given, own, words):
     context = click.Context(command)
     assert take_arguments(context, given, COMMANDS) == own
     assert arguments_of(context) == words
+
+
+SMALL = ("--model", "small")
+
+
+@pytest.mark.parametrize(
+    "run", [SMALL, (*SMALL, "--compile"), ("--maxtext", RUN, *DENSE, "--devices", 8)]
+)
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("--programs", 3), "--programs"),
+        (("--programs", 3, "--seconds", 5), "--programs and --seconds"),
+    ],
+)
+def test_what_stops_a_program_is_refused_where_none_is_run(memory, run, given, named):
+    code, _, err = memory(*run, *given)
+    assert code == 2
+    assert f"memory {named}: expected --script, --from, or --maxtext with --compile" in err
