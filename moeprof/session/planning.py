@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from moeprof.errors import SelectionError
 from moeprof.projector.answer import answer
 from moeprof.projector.request import as_usage, wanted
-from moeprof.projector.request.config import DEGREES, Request
+from moeprof.projector.request.plan import DEGREES, Request
 from moeprof.projector.request.search import SearchRequest
 from moeprof.projector.search.space import LIMITED
 from moeprof.reports.memory import document as memory_document

@@ -14,7 +14,7 @@ import moeprof
 from moeprof.projector import framework as registry
 from moeprof.projector.framework import FRAMEWORKS, framework, that_have
 from moeprof.projector.frameworks.maxtext import MaxText
-from moeprof.projector.request.config import Request
+from moeprof.projector.request.plan import Request
 
 ROOT = Path(__file__).parents[2]
 

@@ -27,7 +27,7 @@ from moeprof.errors import SelectionError
 if TYPE_CHECKING:
     from moeprof.projector.any_step.command import Command
     from moeprof.projector.request import Wanted
-    from moeprof.projector.request.config import Request
+    from moeprof.projector.request.plan import Request
     from moeprof.projector.setting import Setting
     from moeprof.reports.memory.document import CompiledInfo
 
@@ -129,7 +129,7 @@ def _largest_by_closed_form(words: tuple[str, ...], options: dict[str, Any]) -> 
     """Where the search by the compiler begins: the largest batch per device of the closed form."""
     from moeprof.projector.answer import answer
     from moeprof.projector.request import as_usage, wanted
-    from moeprof.projector.request.config import Request
+    from moeprof.projector.request.plan import Request
 
     said = {name: options[name] for name in ("hardware", "devices", "mem_fraction")}
     request = Request(maxtext=words, pdbs="auto", **said)
@@ -282,7 +282,7 @@ def command(
     from moeprof.projector.answer import Projecting, answer
     from moeprof.projector.memory import project
     from moeprof.projector.request import as_usage, wanted
-    from moeprof.projector.request.config import Request
+    from moeprof.projector.request.plan import Request
     from moeprof.reports.memory.document import document_of, to_json
 
     if html is not None:

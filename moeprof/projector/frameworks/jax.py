@@ -79,6 +79,7 @@ class JaxFramework(Framework):
             setting.vocab_tiling > 1,
             setting.precision.experts is not None,
             setting.precision.master is not None,
+            setting.precision.compute != "bfloat16",
             setting.recomputed_layers is not None,
             setting.has_fused_loss,
             not setting.is_scanned,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.breakdown import STEP
 from moeprof.projector.framework import DEFAULT, Framework, framework, that_have
-from moeprof.projector.request.config import HARDWARE, Request, with_config
-from moeprof.projector.request.plan import Told, load_of, plan_of, read_counts, remarks_on
+from moeprof.projector.request.config import HARDWARE, with_config
+from moeprof.projector.request.plan import Request, Told, load_of, plan_of, read_counts, remarks_on
 from moeprof.projector.setting import OTHER_PHASES, MegatronOptions, Precision, Setting, usual_of
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.hardware import HardwareSpec, load_hardware
@@ -200,6 +200,7 @@ def _precision(request: Request, program: Framework, loaded: LoadedModel) -> Pre
         "first_moment": ("--moment-dtype", request.moment_dtype),
         "second_moment": ("--moment-dtype", request.moment_dtype),
         "gradients": ("--grad-dtype", request.grad_dtype),
+        "compute": ("dtype", request.compute_dtype),
     }
     asked = {
         name: read_dtype(option, text) for name, (option, text) in named.items() if text is not None

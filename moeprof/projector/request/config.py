@@ -1,20 +1,19 @@
-"""Question: what can be said about a run, and what does its model's configuration say of it?
+"""Question: what does a model's configuration say of a run, where a request says nothing?
 
-A `Request` is what was asked for; where it says nothing a configuration may. The keys are MaxText's
-(configs/base.yml) and Hugging Face's ``torch_dtype``.
+The keys are MaxText's (configs/base.yml) and Hugging Face's ``torch_dtype``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.framework import Framework
-from moeprof.specs import DTYPE_BYTES, check_dtype
+from moeprof.projector.request.plan import DEGREES, Request
+from moeprof.specs import DTYPE_BYTES, MODEL_DTYPES, check_dtype
 from moeprof.specs.hardware import GPUS_PER_HOST, load_hardware
-from moeprof.specs.plan import ALL_AXES, SHORT
 from moeprof.specs.remat import OFFLOADING, POLICIES
 from moeprof.specs.sources.document import LoadedModel
 
@@ -22,65 +21,9 @@ _OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd", "muon": "muo
 _REMAT = {"full": "full", "minimal": "minimal", "none": "none"} | {
     name: name for name in (*POLICIES, *OFFLOADING)
 }
-DEGREES = {short: axis for short, axis in SHORT.items() if axis in ALL_AXES}
-"""Option → the degree of parallelism that it says."""
 _LEVELS = ("ici", "dcn")
 _WHOLE_SCORES = "dot_product"
 _NO_CHECKPOINTS = ("start", "evaluation")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was said about a run, by the names of the command's options; None and empty: nothing.
-
-    ``framework``: whose program. ``seq`` may be ``unknown``; ``pdbs`` is a list with commas, or
-    ``auto``; ``host_memory`` is in GiB. ``is_scanned`` and ``has_float32_weight_sum`` are of
-    MaxText's configuration alone. ``maxtext`` is a command line of MaxText in place of a model: its
-    file, then ``key=value``. Others are as their options in ``moeprof memory --help``.
-    """
-
-    model: str | None = None
-    hardware: str | None = None
-    devices: int | None = None
-    ep: int | None = None
-    fsdp: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    vpp: int | None = None
-    cp: int | None = None
-    dp: int | None = None
-    etp: int | None = None
-    seq: str | None = None
-    pdbs: str | None = None
-    global_batch: int | None = None
-    strategy: tuple[str, ...] = ()
-    remat: str | None = None
-    weight_dtype: str | None = None
-    master_dtype: str | None = None
-    moment_dtype: str | None = None
-    grad_dtype: str | None = None
-    optimizer: str | None = None
-    mem_fraction: float | None = None
-    imbalance: float | None = None
-    ragged_buffer_factor: float | None = None
-    vocab_tiling: int | None = None
-    fused_loss: bool | None = None
-    sequence_parallel: bool | None = None
-    recomputed_layers: int | None = None
-    deepep_sms: int | None = None
-    framework: str | None = None
-    schedule: str | None = None
-    microbatches: int | None = None
-    layers_per_stage: str | None = None
-    offload: tuple[str, ...] = ()
-    attention: str | None = None
-    maxtext_build: str | None = None
-    phases: tuple[str, ...] = ()
-    eval_pdbs: int | None = None
-    host_memory: float | None = None
-    is_scanned: bool | None = None
-    has_float32_weight_sum: bool | None = None
-    maxtext: tuple[str, ...] = ()
 
 
 def with_config(
@@ -369,6 +312,8 @@ _KEYS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "num_pipeline_microbatches": ("microbatches", _count),
     "num_pipeline_repeats": ("vpp", _count),
     "remat_policy": ("remat", _named(_REMAT)),
+    # Narrower than `MODEL_DTYPES`: bfloat16, and its reader says so.
+    "dtype": ("compute_dtype", _named({name: name for name in MODEL_DTYPES})),
     "weight_dtype": ("weight_dtype", _dtype),
     # What its reader cannot take is bfloat16, and said.
     "torch_dtype": ("weight_dtype", _named({name: name for name in DTYPE_BYTES})),

@@ -1,4 +1,6 @@
-"""Question: over which devices does a user spread a model, and what does each take in a step?
+"""Question: what can be said about a run, and over which devices is its model spread?
+
+A `Request` is what was asked for.
 
 The run has as many devices as the product of its degrees, unless --devices says how many; then a
 degree of -1 takes what is left, or fsdp, or dp where fsdp is said. Of sequences either pdbs (per
@@ -16,11 +18,69 @@ from typing import NamedTuple
 from moeprof.errors import SpecError
 from moeprof.projector.batches import BOUND
 from moeprof.projector.framework import Framework
-from moeprof.projector.request.config import DEGREES, Request
 from moeprof.specs.model import ModelSpec
-from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.plan import ALL_AXES, SHORT, ParallelPlan
 from moeprof.specs.plan_checks import Batch, plan_remarks
 from moeprof.specs.remat import Remat
+
+DEGREES = {short: axis for short, axis in SHORT.items() if axis in ALL_AXES}
+"""Option → the degree of parallelism that it says."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was said about a run, by the names of the command's options; None and empty: nothing.
+
+    ``framework``: whose program. ``seq`` may be ``unknown``; ``pdbs`` is a list with commas, or
+    ``auto``; ``host_memory`` is in GiB. ``compute_dtype``, ``is_scanned`` and
+    ``has_float32_weight_sum`` are of MaxText's configuration alone. ``maxtext`` is a command line
+    of MaxText in place of a model: its file, then ``key=value``. Others are as their options in
+    ``moeprof memory --help``.
+    """
+
+    model: str | None = None
+    hardware: str | None = None
+    devices: int | None = None
+    ep: int | None = None
+    fsdp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    cp: int | None = None
+    dp: int | None = None
+    etp: int | None = None
+    seq: str | None = None
+    pdbs: str | None = None
+    global_batch: int | None = None
+    strategy: tuple[str, ...] = ()
+    remat: str | None = None
+    weight_dtype: str | None = None
+    master_dtype: str | None = None
+    moment_dtype: str | None = None
+    grad_dtype: str | None = None
+    optimizer: str | None = None
+    mem_fraction: float | None = None
+    imbalance: float | None = None
+    ragged_buffer_factor: float | None = None
+    vocab_tiling: int | None = None
+    fused_loss: bool | None = None
+    sequence_parallel: bool | None = None
+    recomputed_layers: int | None = None
+    deepep_sms: int | None = None
+    framework: str | None = None
+    schedule: str | None = None
+    microbatches: int | None = None
+    layers_per_stage: str | None = None
+    offload: tuple[str, ...] = ()
+    attention: str | None = None
+    maxtext_build: str | None = None
+    phases: tuple[str, ...] = ()
+    eval_pdbs: int | None = None
+    host_memory: float | None = None
+    compute_dtype: str | None = None
+    is_scanned: bool | None = None
+    has_float32_weight_sum: bool | None = None
+    maxtext: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

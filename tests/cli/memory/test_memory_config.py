@@ -7,7 +7,8 @@ import yaml
 
 from moeprof.cli import main as command_line
 from moeprof.projector.framework import framework
-from moeprof.projector.request.config import Request, with_config
+from moeprof.projector.request.config import with_config
+from moeprof.projector.request.plan import Request
 from moeprof.specs.model import GqaSpec, ModelSpec
 from moeprof.specs.sources.document import LoadedModel
 

@@ -64,6 +64,18 @@ def test_degrees_are_filled_as_maxtext_fills_them(projected, words, devices, dat
     assert (plan["data"], plan["fsdp"], plan["expert"]) == (data, fsdp, expert)
 
 
+def test_the_format_of_activations_is_maxtexts_dtype(projected):
+    found = {}
+    for dtype in ("bfloat16", "float32", "float16"):
+        out = projected("--maxtext", RUN, *DENSE, f"dtype={dtype}", "--devices", 8)
+        assert out["inputs"]["precision"]["compute"] == dtype
+        rows = out["rows"][0]["components"]
+        (found[dtype],) = (row["bytes"] for row in rows if row["name"] == "layer inputs")
+    layers, tokens, width = 4, 3 * 512, 512
+    assert found["float32"] == layers * tokens * width * 4
+    assert found["bfloat16"] == found["float16"] == layers * tokens * width * 2
+
+
 def test_the_number_of_devices_follows_from_degrees_that_are_all_said(projected):
     words = ("ici_fsdp_parallelism=4", "dcn_data_parallelism=3")
     inputs = projected("--maxtext", RUN, *DENSE, *words)["inputs"]

@@ -17,7 +17,7 @@ from moeprof.cli.memory import command as memory
 from moeprof.cli.memory.subcommands import search as command
 from moeprof.errors import SelectionError
 from moeprof.projector.request import wanted
-from moeprof.projector.request.config import Request
+from moeprof.projector.request.plan import Request
 from moeprof.projector.request.search import SearchRequest, wanted_search
 from moeprof.reports.search.words import next_command
 from moeprof.specs.remat import Remat

@@ -47,6 +47,7 @@ class Megatron(Framework):
         "vocab_tiling",
         "ragged_buffer_factor",
         "mem_fraction",
+        "compute_dtype",
         "is_scanned",
         "has_float32_weight_sum",
     )
