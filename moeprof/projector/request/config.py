@@ -40,8 +40,8 @@ def with_config(
         SpecError: a value of the configuration cannot be.
     """
     given = loaded.options
-    batch = {"per_device_batch_size": None} if loaded.sources else {}  # `_batches` reads it
-    found = _read({**given, **batch}, loaded.origin)
+    of_mesh = _OF_MESH if loaded.sources else ()
+    found = _read({key: given[key] for key in given if key not in of_mesh}, loaded.origin)
     if loaded.sources and loaded.model.experts and not request.strategy and "strategy" not in found:
         raise SelectionError(
             "memory --maxtext: sparse_matmul False without a capacity_factor: every expert takes "
@@ -112,6 +112,8 @@ def _axes(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, obje
 # A command line of MaxText, whose mesh is of slices: on GPUs each host is one, as JAX reports them.
 
 HARDWARE = "h100_sxm"
+_OF_MESH = ("per_device_batch_size", "eval_per_device_batch_size")
+"""Keys that mean something once the degrees are known."""
 _INTERPRETED = (
     "megablox True on a GPU: MaxText 0.2.5 interprets its TPU kernel there; the account is of "
     "grouped products by a kernel. megablox=False is ragged_dot."
@@ -198,24 +200,35 @@ def _batches(
     given: Mapping[str, object], degrees: Mapping[str, int]
 ) -> dict[str, tuple[str, object]]:
     """Sequences of each part of the batch and microbatch, and how many microbatches."""
-    size, stages = given.get("per_device_batch_size"), degrees.get("pp", 1)
-    if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
-        raise SelectionError(
-            f"memory --maxtext: per_device_batch_size: expected a number above 0, found {size!r}."
-        )
+    stages, key = degrees.get("pp", 1), "per_device_batch_size"
     number = given.get("num_pipeline_microbatches")
     parts = number if isinstance(number, int) and number > 0 else stages
     sharing = stages * degrees.get("tp", 1) * degrees.get("cp", 1)
-    each = size * sharing / (parts if stages > 1 else 1)
+    share = (sharing, parts if stages > 1 else 1)
+    label, each = _part(given, key, *share)
+    found: dict[str, tuple[str, object]] = {"pdbs": (label, str(each))}
+    if given.get(f"eval_{key}") not in (None, 0):  # 0: as at a step
+        found["eval_pdbs"] = _part(given, f"eval_{key}", *share)
+    return found | ({"microbatches": ("num_pipeline_microbatches", parts)} if stages > 1 else {})
+
+
+def _part(given: Mapping[str, object], key: str, sharing: int, parts: int) -> tuple[str, int]:
+    """A size per device of all as one per part of the batch and microbatch, and how it is called.
+
+    Raises:
+        SelectionError: it is no number above 0, or comes to no whole sequences.
+    """
+    size = given.get(key)
+    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < math.inf:
+        raise SelectionError(f"memory --maxtext: {key}: expected a number above 0, found {size!r}.")
+    each = size * sharing / parts
     if each != int(each) or each < 1:
         raise SelectionError(
-            f"memory --maxtext: per_device_batch_size {size:g}: expected whole sequences, found "
-            f"{each:g} for each of data × fsdp × expert (its {sharing} devices share them)."
+            f"memory --maxtext: {key} {size:g}: expected whole sequences, found {each:g} for each "
+            f"of data × fsdp × expert (its {sharing} devices share them)."
         )
-    key = "per_device_batch_size"
     label = key if each == size else f"{key} {size:g}, so of each data × fsdp × expert"
-    found: dict[str, tuple[str, object]] = {"pdbs": (label, str(int(each)))}
-    return found | ({"microbatches": ("num_pipeline_microbatches", parts)} if stages > 1 else {})
+    return label, int(each)
 
 
 def _left_out(given: Mapping[str, object], origin: str) -> list[str]:

@@ -97,8 +97,26 @@ def test_devices_of_other_axes_share_their_sequences(projected, words, pdbs):
 
 
 @pytest.mark.parametrize(
+    ("words", "train", "evaluation"),
+    [
+        (("eval_per_device_batch_size=3",), 3, 3),
+        (("eval_per_device_batch_size=0",), 3, None),  # MaxText's 0: as at a step
+        (("eval_per_device_batch_size=4", "ici_tensor_parallelism=2"), 6, 8),  # 8 × 4 over FSDP 4
+        (("eval_per_device_batch_size=0.5", "ici_tensor_parallelism=2"), 6, 1),
+        (("eval_per_device_batch_size=6", "ici_pipeline_parallelism=2",
+          "num_pipeline_microbatches=4", "per_device_batch_size=2"), 1, 3),
+    ],
+)  # fmt: skip
+def test_an_evaluation_has_sequences_per_device_of_all_too(projected, words, train, evaluation):
+    found = projected("--maxtext", RUN, *DENSE, *words, "--devices", 8)
+    assert {row["pdbs"] for row in found["rows"]} == {train}
+    assert found["inputs"]["eval_pdbs"] == evaluation
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ((RUN, *DENSE, "eval_per_device_batch_size=0.5", "--devices", 8), "eval_per_device_batch"),
         ((RUN,), "ici_fsdp_parallelism is -1, what is left of the devices: give --devices N."),
         ((RUN, "sparse_matmul=False", "--devices", 8), "every expert takes every token"),
         ((RUN, "--devices", 8, "--model", "deepseek_v3"), "found both"),
