@@ -49,6 +49,7 @@ def with_config(
             "--compile asks the compiler."
         )
     found |= _of_command(loaded, request) if loaded.sources else _axes(given, loaded.origin)
+    found |= _of_pipeline(loaded, request, found)
     taken: dict[str, list[str]] = {}
     beaten, left, values = [], [], {}
     for field, (key, value) in found.items():
@@ -107,6 +108,17 @@ def _axes(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, obje
             degree = -1 if -1 in degrees else math.prod(degrees)
             found[field] = (" × ".join(present), degree)
     return found
+
+
+def _of_pipeline(
+    loaded: LoadedModel, request: Request, found: Mapping[str, tuple[str, object]]
+) -> dict[str, tuple[str, object]]:
+    """Microbatches of a pipeline; MaxText looks at their number where it has one alone."""
+    key, said = "num_pipeline_microbatches", found.get("pp", ("", 1))[1]
+    if (request.pp or said) == 1 or loaded.options.get(key) is None:
+        return {}
+    number = _count(loaded.options[key], f"{loaded.origin}: key {key}")
+    return {} if number is None else {"microbatches": (key, number)}
 
 
 # A command line of MaxText, whose mesh is of slices: on GPUs each host is one, as JAX reports them.
@@ -322,7 +334,6 @@ _KEYS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     ),
     "max_target_length": ("seq", lambda value, what: str(_integer(value, what))),
     "gradient_accumulation_steps": ("microbatches", _count),
-    "num_pipeline_microbatches": ("microbatches", _count),
     "num_pipeline_repeats": ("vpp", _count),
     "remat_policy": ("remat", _named(_REMAT)),
     # Narrower than `MODEL_DTYPES`: bfloat16, and its reader says so.

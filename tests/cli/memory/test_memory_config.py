@@ -124,6 +124,19 @@ def test_fewer_microbatches_than_stages_are_advised_against(memory):
     assert "use at least" not in out
 
 
+def test_microbatches_of_a_pipeline_are_none_without_one():
+    keys = {"num_pipeline_microbatches": 4}
+    for degree, more, microbatches in ((1, {}, None), (2, {}, 4),
+                                       (1, {"gradient_accumulation_steps": 3}, 3)):  # fmt: skip
+        options = {**keys, **more, "ici_pipeline_parallelism": degree}
+        loaded = LoadedModel(MODEL, "run.yml", options=options)
+        taken = with_config(Request(), loaded, framework("maxtext"))[0]
+        assert (taken.pp, taken.microbatches) == (degree, microbatches)
+    loaded = LoadedModel(MODEL, "run.yml", options=keys)
+    assert with_config(Request(pp=2), loaded, framework("maxtext"))[0].microbatches == 4
+    assert with_config(Request(), loaded, framework("maxtext"))[0].microbatches is None
+
+
 def test_layers_that_do_not_divide_name_the_option(memory):
     code, out = memory(YAML, "--pp", 5)
     assert code != 0

@@ -136,6 +136,11 @@ def test_what_cannot_be_is_one_line_and_wrong_usage(memory, arguments, said):
     assert err.count("\n") == 1
 
 
+def test_microbatches_of_a_pipeline_are_not_accumulated_without_one(projected):
+    inputs = projected("--maxtext", RUN, *DENSE, "num_pipeline_microbatches=4", "--devices", 8)
+    assert inputs["inputs"]["microbatches"] == 1
+
+
 def test_python_takes_the_same_words():
     found = moeprof.memory(maxtext=[str(RUN), *DENSE], devices=8)
     assert found.shown == ("dense-cf1.25", 3)
