@@ -50,6 +50,8 @@ def with_config(
         )
     found |= _of_command(loaded, request) if loaded.sources else _axes(given, loaded.origin)
     found |= _of_pipeline(loaded, request, found)
+    if program.runs_stages_as_one and "microbatches" not in searched:
+        _refuse_both(loaded, request, found)
     taken: dict[str, list[str]] = {}
     beaten, left, values = [], [], {}
     for field, (key, value) in found.items():
@@ -119,6 +121,26 @@ def _of_pipeline(
         return {}
     number = _count(loaded.options[key], f"{loaded.origin}: key {key}")
     return {} if number is None else {"microbatches": (key, number)}
+
+
+def _refuse_both(
+    loaded: LoadedModel, request: Request, found: Mapping[str, tuple[str, object]]
+) -> None:
+    """Refuse gradients that are accumulated over passes through a pipeline.
+
+    Raises:
+        SelectionError: the configuration has both, and no option says how many microbatches.
+    """
+    key, stages = "gradient_accumulation_steps", request.pp or found.get("pp", ("", 1))[1]
+    steps = loaded.options.get(key)
+    if stages == 1 or request.microbatches is not None or steps in (None, 1):
+        return
+    raise SelectionError(
+        f"memory: {key} {steps} of {loaded.sources.get(key, loaded.origin)} with {stages} pipeline "
+        "stages: expected one of the two, as gradients that are accumulated over passes through a "
+        "pipeline are in no account. --microbatches takes microbatches of the pipeline alone."
+        + (" --compile asks the compiler." if loaded.sources else "")
+    )
 
 
 # A command line of MaxText, whose mesh is of slices: on GPUs each host is one, as JAX reports them.
@@ -215,6 +237,11 @@ def _batches(
     stages, key = degrees.get("pp", 1), "per_device_batch_size"
     number = given.get("num_pipeline_microbatches")
     parts = number if isinstance(number, int) and number > 0 else stages
+    if stages > 1 and parts % stages:
+        raise SelectionError(
+            f"memory --maxtext: num_pipeline_microbatches: expected a multiple of the {stages} "
+            f"stages, as MaxText does, found {number}."
+        )
     sharing = stages * degrees.get("tp", 1) * degrees.get("cp", 1)
     share = (sharing, parts if stages > 1 else 1)
     label, each = _part(given, key, *share)

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from moeprof.cli import main as command_line
+from moeprof.errors import SelectionError
 from moeprof.projector.framework import framework
 from moeprof.projector.request.config import with_config
 from moeprof.projector.request.plan import Request
@@ -135,6 +136,17 @@ def test_microbatches_of_a_pipeline_are_none_without_one():
     loaded = LoadedModel(MODEL, "run.yml", options=keys)
     assert with_config(Request(pp=2), loaded, framework("maxtext"))[0].microbatches == 4
     assert with_config(Request(), loaded, framework("maxtext"))[0].microbatches is None
+
+
+def test_accumulation_over_a_pipeline_is_refused_where_no_account_has_it():
+    options = {"gradient_accumulation_steps": 4, "ici_pipeline_parallelism": 2}
+    loaded = LoadedModel(MODEL, "run.yml", options=options)
+    with pytest.raises(SelectionError, match=r"steps 4 of run\.yml with 2 pipeline"):
+        with_config(Request(), loaded, framework("maxtext"))
+    assert with_config(Request(pp=1), loaded, framework("maxtext"))[0].microbatches == 4
+    assert with_config(Request(microbatches=2), loaded, framework("maxtext"))[0].microbatches == 2
+    # Megatron-LM's microbatches of a pipeline are those that it accumulates over.
+    assert with_config(Request(), loaded, framework("megatron"))[0].microbatches == 4
 
 
 def test_layers_that_do_not_divide_name_the_option(memory):

@@ -126,6 +126,28 @@ def test_an_evaluation_has_sequences_per_device_of_all_too(projected, words, tra
         ((RUN, *DENSE, "ici_sequence_parallelism=2", "--devices", 8), "has no such axis"),
         ((RUN, *DENSE, "per_device_batch_size=0.5", "--devices", 8), "expected whole sequences"),
         ((RUN, *DENSE, "per_device_batch_size=-1", "--devices", 8), "a number above 0, found -1"),
+        (
+            (
+                RUN,
+                *DENSE,
+                "gradient_accumulation_steps=4",
+                "ici_pipeline_parallelism=2",
+                "--devices",
+                8,
+            ),
+            "gradient_accumulation_steps 4 of the command line with 2 pipeline",
+        ),
+        (
+            (
+                RUN,
+                *DENSE,
+                "num_pipeline_microbatches=3",
+                "ici_pipeline_parallelism=2",
+                "--devices",
+                8,
+            ),
+            "a multiple of the 2 stages, as MaxText does, found 3",
+        ),
         ((RUN, *DENSE, "num_slices=3", "--devices", 8), "of 8 devices in 3 slices"),
     ],
 )
