@@ -14,8 +14,16 @@ from dataclasses import dataclass, replace
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.breakdown import STEP
 from moeprof.projector.framework import DEFAULT, Framework, framework, that_have
-from moeprof.projector.request.config import HARDWARE, with_config
-from moeprof.projector.request.plan import Request, Told, load_of, plan_of, read_counts, remarks_on
+from moeprof.projector.request.config import with_config
+from moeprof.projector.request.plan import (
+    HARDWARE,
+    Request,
+    Told,
+    load_of,
+    plan_of,
+    read_counts,
+    remarks_on,
+)
 from moeprof.projector.setting import OTHER_PHASES, MegatronOptions, Precision, Setting, usual_of
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.hardware import HardwareSpec, load_hardware

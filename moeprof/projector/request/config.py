@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.framework import Framework
-from moeprof.projector.request.plan import DEGREES, Request
+from moeprof.projector.request.plan import DEGREES, Request, fill_mesh, is_gpu
 from moeprof.specs import DTYPE_BYTES, MODEL_DTYPES, check_dtype
-from moeprof.specs.hardware import GPUS_PER_HOST, load_hardware
 from moeprof.specs.remat import OFFLOADING, POLICIES
 from moeprof.specs.sources.document import LoadedModel
 
@@ -80,7 +79,7 @@ def with_config(
     filled = replace(request, **values)  # type: ignore[arg-type]
     dropped = (*_not_understood(given, request, loaded.origin), *_chunks(given, filled))
     unused = () if loaded.sources else _left_out(given, loaded.origin)
-    if loaded.sources and found.get("strategy", ("",))[0] == "megablox" and _is_gpu(request):
+    if loaded.sources and found.get("strategy", ("",))[0] == "megablox" and is_gpu(request):
         unused = [_INTERPRETED]
     return filled, (*said, *beaten, *unused, *dropped)
 
@@ -145,7 +144,6 @@ def _refuse_both(
 
 # A command line of MaxText, whose mesh is of slices: on GPUs each host is one, as JAX reports them.
 
-HARDWARE = "h100_sxm"
 _OF_MESH = ("per_device_batch_size", "eval_per_device_batch_size")
 """Keys that mean something once the degrees are known."""
 _INTERPRETED = (
@@ -178,12 +176,7 @@ def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, o
         raise SelectionError(
             f"memory --maxtext: ici_{key} is -1, what is left of the devices: give --devices N."
         )
-    slices = _slices(given, request, across)
-    devices = request.devices or math.prod(inside.values()) * slices
-    _fill("ici", inside, devices // slices, devices, slices)
-    if slices == 1:
-        across = dict.fromkeys(across, 1)  # as MaxText, which does not look at them
-    _fill("dcn", across, slices, devices, slices)
+    fill_mesh(inside, across, request, _slices(given))
     degrees = {key: degree * across.get(key, 1) for key, degree in inside.items()}
     known = {f"{axis}_parallelism": field for field, axis in DEGREES.items()}
     others = [f"{key} {n}" for key, n in degrees.items() if n > 1 and key not in known]
@@ -200,34 +193,9 @@ def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, o
     return {**found, **_batches(given, {name: int(str(found[name][1])) for name in found})}
 
 
-def _slices(given: Mapping[str, object], request: Request, across: Mapping[str, int]) -> int:
-    """Slices of the devices: as given, else hosts of GPUs, else what the degrees say."""
-    number = given.get("num_slices")
-    if isinstance(number, int) and number > 0:
-        return number
-    if request.devices is not None and _is_gpu(request):
-        return max(1, request.devices // GPUS_PER_HOST)
-    return math.prod(degree for degree in across.values() if degree > 0)
-
-
-def _is_gpu(request: Request) -> bool:
-    return load_hardware(request.hardware or HARDWARE).vendor != "Google"
-
-
-def _fill(level: str, degrees: dict[str, int], product: int, devices: int, slices: int) -> None:
-    """Give the one that is -1 what is left; all of them multiply to the product."""
-    known = math.prod(degree for degree in degrees.values() if degree > 0)
-    names = [key for key, degree in degrees.items() if degree == -1]
-    is_whole = devices % slices == 0
-    if is_whole and len(names) == 1 and product % known == 0:
-        degrees[names[0]] = product // known
-    elif names or known != product or not is_whole:
-        found = ", ".join(f"{level}_{key} {n}" for key, n in degrees.items() if n != 1) or "all 1"
-        raise SelectionError(
-            f"memory --maxtext: expected {level} degrees that multiply to {product}, of {devices} "
-            f"devices in {slices} slice{'s' if slices > 1 else ''} (on GPUs each host of "
-            f"{GPUS_PER_HOST} is one; num_slices=N says otherwise), found {found}."
-        )
+def _slices(given: Mapping[str, object]) -> int | None:
+    """``num_slices``; None for its -1: as the devices are."""
+    return _count(given.get("num_slices", -1), "memory --maxtext: num_slices")
 
 
 def _batches(

@@ -15,14 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from moeprof.errors import SpecError
+from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.batches import BOUND
 from moeprof.projector.framework import Framework
+from moeprof.specs.hardware import GPUS_PER_HOST, load_hardware
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ALL_AXES, SHORT, ParallelPlan
 from moeprof.specs.plan_checks import Batch, plan_remarks
 from moeprof.specs.remat import Remat
 
+HARDWARE = "h100_sxm"
 DEGREES = {short: axis for short, axis in SHORT.items() if axis in ALL_AXES}
 """Option → the degree of parallelism that it says."""
 
@@ -257,3 +259,46 @@ def _microbatches(
 def _layers(request: Request) -> tuple[int, ...] | None:
     text = request.layers_per_stage
     return None if text is None else read_counts("--layers-per-stage", text)
+
+
+# The mesh of MaxText is of slices: on GPUs each host is one, as JAX reports them.
+
+
+def fill_mesh(
+    inside: dict[str, int], across: dict[str, int], request: Request, slices: int | None
+) -> None:
+    """Give each level's degree of -1 what is left: inside a slice (ici) and across them (dcn).
+
+    ``slices`` is None where nothing was said of their number; the devices decide it then, whether
+    they were given or follow from the degrees.
+
+    Raises:
+        SelectionError: the degrees do not multiply to the devices, as in MaxText.
+    """
+    said = math.prod(degree for degree in across.values() if degree > 0)
+    devices = request.devices or math.prod(inside.values()) * (slices or said)
+    if slices is None:
+        slices = max(1, devices // GPUS_PER_HOST) if is_gpu(request) else said
+    _fill("ici", inside, devices // slices, devices, slices)
+    _fill("dcn", across, slices, devices, slices)
+
+
+def is_gpu(request: Request) -> bool:
+    """Whether a request's devices are GPUs."""
+    return load_hardware(request.hardware or HARDWARE).vendor != "Google"
+
+
+def _fill(level: str, degrees: dict[str, int], product: int, devices: int, slices: int) -> None:
+    """Give the one that is -1 what is left; all of them multiply to the product."""
+    known = math.prod(degree for degree in degrees.values() if degree > 0)
+    names = [key for key, degree in degrees.items() if degree == -1]
+    is_whole = devices % slices == 0
+    if is_whole and len(names) == 1 and product % known == 0:
+        degrees[names[0]] = product // known
+    elif names or known != product or not is_whole:
+        found = ", ".join(f"{level}_{key} {n}" for key, n in degrees.items() if n != 1) or "all 1"
+        raise SelectionError(
+            f"memory --maxtext: expected {level} degrees that multiply to {product}, of {devices} "
+            f"devices in {slices} slice{'s' if slices > 1 else ''} (on GPUs each host of "
+            f"{GPUS_PER_HOST} is one; num_slices=N says otherwise), found {found}."
+        )

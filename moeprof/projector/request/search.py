@@ -20,8 +20,8 @@ from moeprof.projector.request import (
     sequence_of,
     strategies_of,
 )
-from moeprof.projector.request.config import HARDWARE, with_config
-from moeprof.projector.request.plan import Request, Told, read_counts
+from moeprof.projector.request.config import with_config
+from moeprof.projector.request.plan import HARDWARE, Request, Told, read_counts
 from moeprof.projector.search.space import Space
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time.rates import Tuning

@@ -51,7 +51,7 @@ def test_each_value_is_said_with_its_source(projected):
 @pytest.mark.parametrize(
     ("words", "devices", "data", "fsdp", "expert"),
     [
-        ((), 8, 1, 8, 1),  # one host is one slice, where dcn degrees are not looked at
+        ((), 8, 1, 8, 1),  # one host is one slice, where dcn_data_parallelism -1 is 1
         ((), 64, 8, 8, 1),  # eight hosts are eight slices: dcn_data_parallelism is -1
         (SLICES, 64, 1, 64, 1),
         ((*SLICES, "ici_expert_parallelism=8", "ici_fsdp_parallelism=1"), 64, 1, 8, 8),
@@ -77,9 +77,29 @@ def test_the_format_of_activations_is_maxtexts_dtype(projected):
 
 
 def test_the_number_of_devices_follows_from_degrees_that_are_all_said(projected):
-    words = ("ici_fsdp_parallelism=4", "dcn_data_parallelism=3")
-    inputs = projected("--maxtext", RUN, *DENSE, *words)["inputs"]
-    assert inputs["devices"] == 12
+    for words, number in (
+        (("ici_fsdp_parallelism=8", "dcn_data_parallelism=3"), 24),
+        (("ici_fsdp_parallelism=4", "num_slices=3"), 12),
+        (("ici_fsdp_parallelism=4",), 4),
+    ):
+        for devices in ((), ("--devices", number)):
+            inputs = projected("--maxtext", RUN, *DENSE, *words, *devices)["inputs"]
+            assert inputs["devices"] == number
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "said"),
+    [
+        # 64 GPUs are 8 hosts, and so slices, of 8; 12 are one host and a half.
+        (("ici_fsdp_parallelism=64",), 64, "that multiply to 8, of 64 devices in 8 slices"),
+        (("ici_fsdp_parallelism=4", "dcn_data_parallelism=3"), 12, "that multiply to 12, of 12"),
+    ],
+)
+def test_slices_are_the_same_whether_the_devices_are_given_or_follow(memory, words, number, said):
+    for devices in ((), ("--devices", number)):
+        code, out, err = memory("--maxtext", RUN, *DENSE, *words, *devices)
+        assert (code, out) == (2, "")
+        assert said in err
 
 
 @pytest.mark.parametrize(
@@ -147,6 +167,10 @@ def test_an_evaluation_has_sequences_per_device_of_all_too(projected, words, tra
                 8,
             ),
             "a multiple of the 2 stages, as MaxText does, found 3",
+        ),
+        (
+            (RUN, *DENSE, "dcn_fsdp_parallelism=2", "--devices", 8),
+            "expected dcn degrees that multiply to 1, of 8 devices in 1 slice",
         ),
         ((RUN, *DENSE, "num_slices=3", "--devices", 8), "of 8 devices in 3 slices"),
     ],
