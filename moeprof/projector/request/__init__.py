@@ -10,8 +10,10 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from reprlib import repr as shown
 
 from moeprof.errors import SelectionError, SpecError
+from moeprof.projector.batches import BOUND
 from moeprof.projector.breakdown import STEP
 from moeprof.projector.framework import DEFAULT, Framework, framework, that_have
 from moeprof.projector.request.config import with_config
@@ -137,7 +139,7 @@ def beside_the_plan(
         "precision": _precision(request, program, loaded),
         "offload": frozenset(_parts(request.offload)),
         "phases": _phases(request.phases),
-        "eval_pdbs": request.eval_pdbs,
+        "eval_pdbs": _eval_pdbs(request.eval_pdbs),
         "host_memory_bytes": _host_memory(request.host_memory),
         **usual_of(hardware),
         **_given(request),
@@ -232,6 +234,12 @@ def _given(request: Request) -> dict[str, object]:
 def _phases(names: tuple[str, ...]) -> frozenset[str]:
     """What a run does beside its step: all where nothing was said, ``step`` alone is nothing."""
     return frozenset(_parts(names) or OTHER_PHASES) - {STEP}
+
+
+def _eval_pdbs(size: int | None) -> int | None:
+    if size is not None and size > BOUND:
+        raise SpecError(f"eval-pdbs: expected at most {BOUND}, found {shown(size)}.")
+    return size
 
 
 def _host_memory(gib: float | None) -> int | None:

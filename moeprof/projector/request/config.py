@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from reprlib import repr as shown
 
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.framework import Framework
 from moeprof.projector.request.plan import DEGREES, Request, fill_mesh, is_gpu
 from moeprof.specs import DTYPE_BYTES, MODEL_DTYPES, check_dtype
 from moeprof.specs.remat import OFFLOADING, POLICIES
-from moeprof.specs.sources.document import LoadedModel
+from moeprof.specs.sources.document import MOST, LoadedModel
 
 _OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd", "muon": "muon"}
 _REMAT = {"full": "full", "minimal": "minimal", "none": "none"} | {
@@ -39,15 +40,16 @@ def with_config(
         SpecError: a value of the configuration cannot be.
     """
     given = loaded.options
-    of_mesh = _OF_MESH if loaded.sources else ()
-    found = _read({key: given[key] for key in given if key not in of_mesh}, loaded.origin)
+    for key in given:
+        loaded.value(key, _finite)
+    found = _read(loaded, _OF_MESH if loaded.sources else ())
     if loaded.sources and loaded.model.experts and not request.strategy and "strategy" not in found:
         raise SelectionError(
             "memory --maxtext: sparse_matmul False without a capacity_factor: every expert takes "
             "every token, of which the closed form has no account. --strategy takes another's, "
             "--compile asks the compiler."
         )
-    found |= _of_command(loaded, request) if loaded.sources else _axes(given, loaded.origin)
+    found |= _of_command(loaded, request) if loaded.sources else _axes(loaded)
     found |= _of_pipeline(loaded, request, found)
     if program.runs_stages_as_one and "microbatches" not in searched:
         _refuse_both(loaded, request, found)
@@ -84,12 +86,13 @@ def with_config(
     return filled, (*said, *beaten, *unused, *dropped)
 
 
-def _read(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, object]]:
+def _read(loaded: LoadedModel, without: Collection[str]) -> dict[str, tuple[str, object]]:
     """Field of `Request` → the key that says it and its value."""
+    given = loaded.options
     found: dict[str, tuple[str, object]] = {}
     for key, (field, convert) in _KEYS.items():
-        if given.get(key) not in (None, ""):
-            value = convert(given[key], f"{origin}: key {key}")
+        if given.get(key) not in (None, "") and key not in without:
+            value = loaded.value(key, convert)
             if value is not None:
                 found[field] = (key, value)
     strategy = _strategy(given)
@@ -98,14 +101,14 @@ def _read(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, obje
     return found
 
 
-def _axes(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, object]]:
+def _axes(loaded: LoadedModel) -> dict[str, tuple[str, object]]:
     """Degrees of parallelism: inside a machine (ici) times across machines (dcn)."""
     found: dict[str, tuple[str, object]] = {}
     for field, axis in DEGREES.items():
         keys = [f"{level}_{axis}_parallelism" for level in _LEVELS]
-        present = [key for key in keys if given.get(key) is not None]
+        present = [key for key in keys if loaded.options.get(key) is not None]
         if present:
-            degrees = [_integer(given[key], f"{origin}: key {key}") for key in present]
+            degrees = [loaded.value(key, _integer) for key in present]
             degree = -1 if -1 in degrees else math.prod(degrees)
             found[field] = (" × ".join(present), degree)
     return found
@@ -118,7 +121,7 @@ def _of_pipeline(
     key, said = "num_pipeline_microbatches", found.get("pp", ("", 1))[1]
     if (request.pp or said) == 1 or loaded.options.get(key) is None:
         return {}
-    number = _count(loaded.options[key], f"{loaded.origin}: key {key}")
+    number = loaded.value(key, _count)
     return {} if number is None else {"microbatches": (key, number)}
 
 
@@ -163,7 +166,7 @@ def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, o
     """
     given = loaded.options
     inside, across = (
-        {key.split("_", 1)[1]: _integer(given[key], f"{loaded.origin}: key {key}") for key in given
+        {key.split("_", 1)[1]: loaded.value(key, _integer) for key in given
          if key.startswith(f"{level}_")}
         for level in _LEVELS
     )  # fmt: skip
@@ -176,7 +179,8 @@ def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, o
         raise SelectionError(
             f"memory --maxtext: ici_{key} is -1, what is left of the devices: give --devices N."
         )
-    fill_mesh(inside, across, request, _slices(given))
+    slices = loaded.value("num_slices", _count) if "num_slices" in given else None
+    fill_mesh(inside, across, request, slices)
     degrees = {key: degree * across.get(key, 1) for key, degree in inside.items()}
     known = {f"{axis}_parallelism": field for field, axis in DEGREES.items()}
     others = [f"{key} {n}" for key, n in degrees.items() if n > 1 and key not in known]
@@ -191,11 +195,6 @@ def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, o
         if key in known
     }
     return {**found, **_batches(given, {name: int(str(found[name][1])) for name in found})}
-
-
-def _slices(given: Mapping[str, object]) -> int | None:
-    """``num_slices``; None for its -1: as the devices are."""
-    return _count(given.get("num_slices", -1), "memory --maxtext: num_slices")
 
 
 def _batches(
@@ -287,6 +286,12 @@ def _strategy(given: Mapping[str, object]) -> tuple[str, object] | None:
     if given.get("megablox") is False and given.get("sparse_matmul") is True:
         return "megablox", ("sparse-ragged-dot",)
     return None
+
+
+def _finite(value: object, what: str) -> None:
+    """Refuse what YAML writes as ``.inf`` and ``.nan``, and what no run has so many of."""
+    if isinstance(value, int | float) and not abs(value) <= MOST:
+        raise SpecError(f"{what}: expected a number of at most {MOST:,}, found {shown(value)}.")
 
 
 def _integer(value: object, what: str) -> int:

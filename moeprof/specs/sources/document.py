@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from reprlib import repr as shown
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from moeprof.errors import SpecError
+from moeprof.errors import MoeprofError, SelectionError, SpecError
 from moeprof.specs.model import ModelSpec
 
 
@@ -38,6 +38,31 @@ class LoadedModel:
     notes: tuple[str, ...] = ()
     options: dict[str, object] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, key: str, convert: Callable[[object, str], Any]) -> Any:
+        """An option, converted by a function of the value and the name for a complaint.
+
+        Raises:
+            SelectionError: it cannot be, and a word of a command line or a variable says it.
+            SpecError: it cannot be, and a file says it.
+        """
+        source = self.sources.get(key, self.origin)
+        if not is_said(source):
+            return convert(self.options[key], f"{source}: key {key}")
+        try:
+            return convert(self.options[key], f"memory --maxtext: {key} of {source}")
+        except SpecError as error:
+            raise SelectionError(str(error)) from None
+
+
+COMMAND_LINE = "the command line"
+VARIABLE = "variable "
+"""What a source is called that is no file; a variable's name follows."""
+
+
+def is_said(source: str) -> bool:
+    """Whether a source is the command itself or its environment: a fault there is wrong usage."""
+    return source == COMMAND_LINE or source.startswith(VARIABLE)
 
 
 MOST_BYTES = 4 * 2**20
@@ -84,10 +109,13 @@ class Document:
     ``per_layer`` is how long a list with one entry for each layer is, None while not known.
     """
 
-    def __init__(self, path: str, values: Mapping[str, object]) -> None:
-        """``path`` stands at the start of every complaint."""
+    def __init__(
+        self, path: str, values: Mapping[str, object], sources: Mapping[str, str] | None = None
+    ) -> None:
+        """``path`` stands at the start of a complaint, or of a key what ``sources`` has of it."""
         self.path = path
         self.values = values
+        self.sources = sources or {}
         self.asked: set[str] = set()
         self.per_layer: int | None = None
 
@@ -199,9 +227,13 @@ class Document:
             raise self.wrong(key, f"a list of {of}{kind.__name__}", value)
         return value
 
-    def wrong(self, key: str, expected: str, value: object) -> SpecError:
+    def wrong(self, key: str, expected: str, value: object) -> MoeprofError:
         """The complaint about the value of a key."""
-        return SpecError(f"{self.path}: key {key}: expected {expected}, found {shown(value)}.")
+        source = self.sources.get(key, self.path)
+        said = f"expected {expected}, found {shown(value)}."
+        if is_said(source):
+            return SelectionError(f"memory --maxtext: {key} of {source}: {said}")
+        return SpecError(f"{source}: key {key}: {said}")
 
     def _at(self, spelling: str) -> object:
         value: object = self.values

@@ -25,11 +25,17 @@ from typing import Any
 
 from moeprof.errors import SelectionError, SpecError
 from moeprof.specs.presets import preset_key
-from moeprof.specs.sources.document import MAXTEXT, Document, LoadedModel, known_keys
+from moeprof.specs.sources.document import (
+    COMMAND_LINE,
+    MAXTEXT,
+    VARIABLE,
+    Document,
+    LoadedModel,
+    known_keys,
+)
 from moeprof.specs.sources.maxtext_yaml import parsed, read_document, read_mapping
 
 BASE, MODEL, OVERRIDE = "base_config", "model_name", "override_model_config"
-COMMAND_LINE = "the command line"
 _ENVIRONMENT = "M_"
 _MOST_FILES = 20
 _WHOLE_BASE = "logical_axis_rules"
@@ -88,7 +94,7 @@ def read_maxtext_command(
     """
     found = configuration(words, environ, installed)
     values = {key: value for key, value in found.values.items() if key != OVERRIDE}  # merged
-    document = Document(found.path, values)
+    document = Document(found.path, values, found.sources)
     loaded = read_document(document, is_preset=found.is_preset)
     options = {key: value for key, value in loaded.options.items() if value is not None}
     sources = {key: found.sources[key] for key in options}
@@ -171,6 +177,14 @@ class _Merged:
 # Files.
 
 
+def _is_file(path: Path) -> bool:
+    """Whether there is a file; False for a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _called(path: Path, installed: Installed | None) -> str:
     is_own = installed is not None and path.is_relative_to(installed.configs)
     return installed.called(path) if installed is not None and is_own else str(path)
@@ -179,9 +193,9 @@ def _called(path: Path, installed: Installed | None) -> str:
 def _resolved(text: str, installed: Installed | None) -> Path:
     """The file itself, or the one of MaxText's own configurations that it names."""
     path = Path(text)
-    if not path.is_file() and installed is not None:
+    if not _is_file(path) and installed is not None:
         own = installed.configs / text.removeprefix(_SOURCE)
-        if not path.is_absolute() and own.is_file():
+        if not path.is_absolute() and _is_file(own):
             return own
     return path
 
@@ -200,7 +214,7 @@ def _chain(path: Path, installed: Installed | None) -> tuple[list[tuple[str, Any
             raise SpecError(f"{path}: key {BASE}: expected an end, found {_MOST_FILES} files.")
         places = [path.parent / str(parent)]
         places += [installed.configs / str(parent)] if installed else []
-        found = next((place for place in places if place.is_file()), None)
+        found = next((place for place in places if _is_file(place)), None)
         if found is None:
             notes.append(f"{BASE} {parent} was not found, as MaxText is not installed here")
             break
@@ -227,7 +241,7 @@ def _model_file(
     folders = [path.parent, path.parent.parent]
     folders += [installed.configs] if installed else []
     for folder in folders:
-        if (folder / "models" / file).is_file():
+        if _is_file(folder / "models" / file):
             return folder / "models" / file, read_mapping(folder / "models" / file)
     return None, {}
 
@@ -375,4 +389,4 @@ def _take_variable(
         raise SelectionError(
             f"memory --maxtext: variable {name}: expected a value like {value!r}, found {text!r}."
         ) from None
-    merged.add(f"variable {name}", {key: new})
+    merged.add(f"{VARIABLE}{name}", {key: new})

@@ -172,6 +172,33 @@ def test_an_evaluation_has_sequences_per_device_of_all_too(projected, words, tra
             (RUN, *DENSE, "dcn_fsdp_parallelism=2", "--devices", 8),
             "expected dcn degrees that multiply to 1, of 8 devices in 1 slice",
         ),
+        (
+            (RUN, *DENSE, "per_device_batch_size=.inf", "--devices", 8),
+            "per_device_batch_size of the command line: expected a number of at most 1,000",
+        ),
+        (
+            (RUN, *DENSE, "gradient_accumulation_steps=" + 400 * "9", "--devices", 8),
+            "expected a number of at most 1,000,000,000, found 9999",
+        ),
+        ((RUN, *DENSE, "eval_per_device_batch_size=4097", "--devices", 8), "at most 4096"),
+        ((RUN, *DENSE, "per_device_batch_size=.nan", "--devices", 8), "found nan"),
+        ((RUN, "sparse_matmul=False", "capacity_factor=.inf", "--devices", 8), "found inf"),
+        ((RUN, *DENSE, "model_name=" + 300 * "x", "--devices", 8), "was not found"),
+        (
+            (RUN, *DENSE, "max_target_length=0", "--devices", 8),
+            "max_target_length of the command line: expected a whole number of at least 1",
+        ),
+        ((RUN, *DENSE, "gradient_accumulation_steps=0", "--devices", 8), "of the command line"),
+        ((RUN, *DENSE, "ici_fsdp_parallelism=0", "--devices", 8), "of the command line"),
+        ((RUN, *DENSE, "num_slices=0", "--devices", 8), "num_slices of the command line"),
+        (
+            (RUN, *DENSE, "weight_dtype=int4", "--devices", 8),
+            "weight_dtype of the command line: expected one of",
+        ),
+        (
+            (RUN, *DENSE, "base_emb_dim=0", "override_model_config=True", "--devices", 8),
+            "base_emb_dim of the command line: expected an integer from 1",
+        ),
         ((RUN, *DENSE, "num_slices=3", "--devices", 8), "of 8 devices in 3 slices"),
     ],
 )
@@ -185,6 +212,18 @@ def test_what_cannot_be_is_one_line_and_wrong_usage(memory, arguments, said):
 def test_microbatches_of_a_pipeline_are_not_accumulated_without_one(projected):
     inputs = projected("--maxtext", RUN, *DENSE, "num_pipeline_microbatches=4", "--devices", 8)
     assert inputs["inputs"]["microbatches"] == 1
+
+
+def test_a_fault_of_a_file_is_of_that_file_and_no_wrong_usage(memory, tmp_path):
+    run = tmp_path / "own.yml"
+    run.write_text(f"base_config: {RUN}\nmax_target_length: 0\n", encoding="utf-8")
+    (tmp_path / "models").symlink_to(CONFIGS / "models")
+    code, _, err = memory("--maxtext", run, *DENSE, "--devices", 8)
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"{run}: key max_target_length: expected a whole number of at least 1" in err
+    name = 300 * "x" + ".yml"
+    code, _, err = memory("--maxtext", name, "--devices", 8)
+    assert (code, err.count("\n")) == (1, 1)
 
 
 def test_python_takes_the_same_words():
