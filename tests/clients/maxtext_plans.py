@@ -21,8 +21,8 @@ from maxtext_training import ROOT, Place, environment
 from moeprof.errors import MoeprofError
 from moeprof.projector.calibrate import measured
 from moeprof.specs.sources.document import MAXTEXT, known_keys
-from moeprof.specs.sources.maxtext_command import configuration, default_values, installed_maxtext
-from moeprof.specs.sources.maxtext_yaml import RUN_OPTIONS, read_mapping
+from moeprof.specs.sources.maxtext_command import configuration, installed_maxtext
+from moeprof.specs.sources.maxtext_yaml import RUN_OPTIONS, default_values, read_mapping
 
 DERIVED = {"num_slices", "mu_dtype"}
 """Keys that MaxText fills in from others where they say nothing."""
@@ -43,6 +43,8 @@ LINES = (
     "max_target_length=abc",
     "sparse_matmul=maybe",
     "per_device_batch_size=",
+    "per_device_batch_size=${num_vocab_tiling} base_output_directory=a${max_target_length}",
+    "per_device_batch_size=${no_such_key}",
     "no_such_key=1",
     "own.yml capacity_factor=2",
 )

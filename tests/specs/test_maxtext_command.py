@@ -115,6 +115,28 @@ def test_switches_are_read_as_maxtext_reads_them():
     assert values == [False, False, True]
 
 
+def test_a_reference_is_the_value_of_its_key():
+    # Of a model's file, of the file itself, of words; text around it stays.
+    words = ("per_device_batch_size=${num_vocab_tiling}", "learning_rate=${x}e-3", "x=2",
+             "run_name=a${x}b${base_emb_dim}")  # fmt: skip
+    values = read(RUN, *words).values
+    assert values["per_device_batch_size"] == 1
+    assert values["run_name"] == "a2b512"
+    assert values["learning_rate"] == "2e-3"
+    for word, said in (("run_name=${none}", "found 'none'"), ("run_name=${run_name}", "lead to a")):
+        with pytest.raises(SelectionError, match=said):
+            read(RUN, word)
+
+
+def test_a_key_that_stands_twice_is_refused_as_in_maxtext(tmp_path):
+    run = tmp_path / "run.yml"
+    run.write_text(f"base_config: {BASE}\nper_device_batch_size: 9\nper_device_batch_size: 4\n")
+    with pytest.raises(SpecError, match=r"run\.yml: .*key per_device_batch_size stands twice"):
+        read(str(run))
+    with pytest.raises(SelectionError, match="key a stands twice"):
+        read(RUN, "hf={a: 1, a: 2}")
+
+
 def test_a_key_of_the_installed_maxtext_alone_is_known(installed):
     assert read(RUN, "steps=3", installed=installed).values["steps"] == 3
     with pytest.raises(SelectionError, match=r"found stepz\. Is steps meant"):

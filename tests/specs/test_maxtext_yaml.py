@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from moeprof.errors import SelectionError, SpecError
@@ -93,6 +95,11 @@ num_experts_per_tok: 2
 """
 
 
+def mixtral(key: str, value: str) -> str:
+    """The file with another value of a key."""
+    return re.sub(rf"^{key}: .*$", f"{key}: {value}", MIXTRAL, flags=re.MULTILINE)
+
+
 def write(folder, text: str):
     path = folder / "run.yml"
     path.write_text(text, encoding="utf-8")
@@ -179,12 +186,12 @@ def test_a_layer_of_gemma2_is_two(tmp_path):
         ("a: !!python/object/apply:os.getcwd []", "expected YAML, found damage"),
         ("steps: 3", "expected base_emb_dim, .* or a model_name that is known, found neither"),
         ("model_name: gpt-5", "found model_name 'gpt-5', which is no preset"),
-        (MIXTRAL + "base_emb_dim: 1e3\n", "key base_emb_dim: expected an integer"),
-        (MIXTRAL + "num_experts: -8\n", "key num_experts: expected an integer from 0"),
+        (mixtral("base_emb_dim", "1e3"), "key base_emb_dim: expected an integer"),
+        (mixtral("num_experts", "-8"), "key num_experts: expected an integer from 0"),
         (MIXTRAL + "global_parameter_scale: 4\n", "expected global_parameter_scale 1, found 4"),
         (MIXTRAL + "dtype: int4\n", "key dtype: expected one of float32"),
-        (MIXTRAL + "decoder_block: gemma4\n", "key decoder_block.*found gemma4, whose layers"),
-        (MIXTRAL + "num_experts_per_tok: 9\n", "top_k 9 is more than the 8 experts"),
+        (mixtral("decoder_block", "gemma4"), "key decoder_block.*found gemma4, whose layers"),
+        (mixtral("num_experts_per_tok", "9"), "top_k 9 is more than the 8 experts"),
         (MIXTRAL.replace("vocab_size", "vocab"), "expected the key vocab_size, found none"),
     ],
 )

@@ -115,7 +115,8 @@ def _devices_of(meta: Mapping[str, Any]) -> tuple[int | None, str | None]:
     number, devices = first.get("global_devices"), first.get("devices")
     kinds = [each.get("kind") for each in devices or () if isinstance(each, dict)]
     known = hardware_of(str(kinds[0])) if kinds else None
-    return (number if isinstance(number, int) else None), (known.key if known else None)
+    is_count = isinstance(number, int) and not isinstance(number, bool) and number > 0
+    return (number if is_count else None), (known.key if known else None)
 
 
 def plan_maxtext(

@@ -10,16 +10,13 @@ the installed MaxText, which is looked up and never imported. Without it MaxText
 
 from __future__ import annotations
 
-import csv
 import difflib
-import functools
 import importlib.metadata
 import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +28,16 @@ from moeprof.specs.sources.document import (
     VARIABLE,
     Document,
     LoadedModel,
+    is_said,
     known_keys,
 )
-from moeprof.specs.sources.maxtext_yaml import parsed, read_document, read_mapping
+from moeprof.specs.sources.maxtext_yaml import (
+    default_values,
+    parsed,
+    read_document,
+    read_mapping,
+    referred,
+)
 
 BASE, MODEL, OVERRIDE = "base_config", "model_name", "override_model_config"
 _ENVIRONMENT = "M_"
@@ -99,7 +103,7 @@ def read_maxtext_command(
     options = {key: value for key, value in loaded.options.items() if value is not None}
     sources = {key: found.sources[key] for key in options}
     if options.get("attention") == "autoselected":
-        is_short = _number(options.get("max_target_length")) < _SHORTEST_FLASH
+        is_short = (document.count("max_target_length") or _SHORTEST_FLASH) < _SHORTEST_FLASH
         options["attention"] = "dot_product" if is_short else "flash"
     notes = (*found.notes, *loaded.notes)
     return replace(loaded, notes=notes, options=options, sources=sources)
@@ -150,6 +154,7 @@ def configuration(
     if model_path is not None:
         merged.add(_called(model_path, installed), own)
     merged.add(COMMAND_LINE, said)
+    merged.refer()
     is_preset = model_path is None and preset_key(str(name)) is not None
     if model_path is None and name not in (None, "default"):
         widths = known_keys(MAXTEXT, "read") & asked.keys()
@@ -172,6 +177,16 @@ class _Merged:
             is_none = isinstance(value, str) and value.lower() == "none"
             self.values[key] = None if is_none else value
             self.sources[key] = layer
+
+    def refer(self) -> None:
+        """Put the value of its key for each ``${key}``."""
+        for key, source in self.sources.items():
+            try:
+                self.values[key] = referred(self.values, key)
+            except SpecError as error:
+                if is_said(source):
+                    raise SelectionError(f"memory --maxtext: {key}: {error}") from None
+                raise SpecError(f"{source}: key {key}: {error}") from None
 
 
 # Files.
@@ -222,13 +237,6 @@ def _chain(path: Path, installed: Installed | None) -> tuple[list[tuple[str, Any
     if _WHOLE_BASE not in layers[0][1]:
         layers.insert(0, ("MaxText 0.2.5, by moeprof's table", default_values()))
     return layers, notes
-
-
-@functools.cache
-def default_values() -> Mapping[str, object]:
-    """MaxText 0.2.5's own values of the keys that a projection reads."""
-    text = (files("moeprof.specs") / "maxtext_defaults.csv").read_text(encoding="utf-8")
-    return {row["key"]: parsed(row["value"]) for row in csv.DictReader(text.splitlines())}
 
 
 def _model_file(
@@ -341,11 +349,12 @@ def _of_kinds(said: Mapping[str, object], below: _Merged) -> dict[str, object]:
     found = dict(said)
     for key, value in said.items():
         default = below.values.get(key)
-        if isinstance(default, bool):
+        if isinstance(default, bool) and "${" not in str(value):
             found[key] = _SWITCHES.get(str(value).lower())
             is_right, kind = found[key] is not None, "True or False"
         else:
-            is_right, kind = not _is_number(default) or _is_number(value), "a number"
+            is_right = not _is_number(default) or _is_number(value) or "${" in str(value)
+            kind = "a number"
         if not is_right:
             raise SelectionError(
                 f"memory --maxtext: {key}: expected {kind}, as {default} of {below.sources[key]}, "
@@ -356,10 +365,6 @@ def _of_kinds(said: Mapping[str, object], below: _Merged) -> dict[str, object]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else float("inf")
 
 
 def _take_variable(

@@ -7,8 +7,12 @@ given, or a ``model_name``.
 
 from __future__ import annotations
 
+import csv
+import functools
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +147,27 @@ def read_document(document: Document, is_preset: bool = True) -> LoadedModel:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML as MaxText reads it: ``1e-6`` is a number."""
+    """YAML as MaxText reads it: ``1e-6`` is a number, and a key stands once."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """A mapping without doubled keys, as by OmegaConf."""
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        doubled = sorted({name for name in names if names.count(name) > 1} - {"<<"})
+        if doubled:
+            raise yaml.YAMLError(f"key {doubled[0]} stands twice")
+        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return found
 
 
 _EXPONENT = re.compile(r"[-+]?\d[\d_]*(\.[\d_]*)?[eE][-+]?\d+$")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
+
+
+@functools.cache
+def default_values() -> Mapping[str, object]:
+    """MaxText 0.2.5's own values of the keys that a projection reads."""
+    text = (files("moeprof.specs") / "maxtext_defaults.csv").read_text(encoding="utf-8")
+    return {row["key"]: parsed(row["value"]) for row in csv.DictReader(text.splitlines())}
 
 
 def parsed(text: str) -> object:
@@ -178,6 +198,30 @@ def read_mapping(path: Path) -> dict[str, object]:
         found = "an empty file" if values is None else f"a {type(values).__name__}"
         raise SpecError(f"{path}: expected a YAML mapping of keys to values, found {found}.")
     return {str(key): value for key, value in values.items()}
+
+
+_REFERENCE = re.compile(r"\$\{\s*([^{}]*?)\s*\}")
+_DEEPEST = 20
+
+
+def referred(values: Mapping[str, object], key: str) -> object:
+    """The value of a key, with ``${other}`` in it replaced by that key's, as OmegaConf does.
+
+    Raises:
+        SpecError: there is no such key, or its reference leads back to it.
+    """
+    value = values[key]
+    for _ in range(_DEEPEST):
+        found = _REFERENCE.search(value) if isinstance(value, str) else None
+        if found is None:
+            return value
+        assert isinstance(value, str)
+        if found[1] not in values:
+            raise SpecError(f"expected the name of a key in ${{}}, found {found[1]!r}.")
+        other = values[found[1]]
+        is_all = found[0] == value.strip()
+        value = other if is_all else value[: found.start()] + str(other) + value[found.end() :]
+    raise SpecError(f"expected ${{}} to lead to a value, found {values[key]!r}.")
 
 
 def _values(document: Document, notes: list[str]) -> dict[str, Any]:

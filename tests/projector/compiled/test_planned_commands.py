@@ -70,6 +70,14 @@ def test_the_command_of_a_run_is_that_of_its_record(tmp_path, argv, command):
     assert (found.devices, found.hardware) == (16, "h200_sxm")
 
 
+@pytest.mark.parametrize("number", [True, 0, -1, "8", None])
+def test_a_number_of_devices_that_is_none_is_not_taken(tmp_path, number):
+    process = {"process_index": 0, "global_devices": number, "devices": []}
+    meta = {"schema": "moeprof.run/1", "argv": ["python", "a.py"], "processes": [process]}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    assert recorded_command(tmp_path).devices is None
+
+
 @pytest.mark.parametrize(
     "meta",
     [None, {"schema": "moeprof.run/1"}, {"schema": "moeprof.run/1", "argv": ["python", "-c", "1"]},
