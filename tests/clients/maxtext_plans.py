@@ -24,7 +24,7 @@ from moeprof.specs.sources.document import MAXTEXT, known_keys
 from moeprof.specs.sources.maxtext_command import configuration, installed_maxtext
 from moeprof.specs.sources.maxtext_yaml import RUN_OPTIONS, default_values, read_mapping
 
-DERIVED = {"num_slices", "mu_dtype"}
+DERIVED = {"num_slices", "mu_dtype", "eval_per_device_batch_size"}
 """Keys that MaxText fills in from others where they say nothing."""
 OWN = "base_config: base.yml\nmodel_name: deepseek2-16b\nbase_emb_dim: 17\nlearning_rate: 1e-4\n"
 LINES = (
@@ -43,8 +43,8 @@ LINES = (
     "max_target_length=abc",
     "sparse_matmul=maybe",
     "per_device_batch_size=",
-    "per_device_batch_size=${num_vocab_tiling} base_output_directory=a${max_target_length}",
-    "per_device_batch_size=${no_such_key}",
+    "per_device_batch_size=${steps} steps=3",
+    "per_device_batch_size=${num_vocab_tiling}",
     "no_such_key=1",
     "own.yml capacity_factor=2",
 )

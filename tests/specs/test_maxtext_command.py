@@ -115,17 +115,22 @@ def test_switches_are_read_as_maxtext_reads_them():
     assert values == [False, False, True]
 
 
-def test_a_reference_is_the_value_of_its_key():
-    # Of a model's file, of the file itself, of words; text around it stays.
-    words = ("per_device_batch_size=${num_vocab_tiling}", "learning_rate=${x}e-3", "x=2",
-             "run_name=a${x}b${base_emb_dim}")  # fmt: skip
-    values = read(RUN, *words).values
-    assert values["per_device_batch_size"] == 1
-    assert values["run_name"] == "a2b512"
-    assert values["learning_rate"] == "2e-3"
-    for word, said in (("run_name=${none}", "found 'none'"), ("run_name=${run_name}", "lead to a")):
+def test_a_reference_is_the_value_of_its_key(tmp_path):
+    run = tmp_path / "run.yml"
+    run.write_text(f"base_config: {RUN}\nper_device_batch_size: ${{num_vocab_tiling}}\n"
+                   "run_name: a${base_emb_dim}b${max_target_length}\n")  # fmt: skip
+    (tmp_path / "models").symlink_to(CONFIGS / "models")
+    values = read(str(run), "max_target_length=${steps}", "steps=256").values
+    assert (values["per_device_batch_size"], values["max_target_length"]) == (1, 256)
+    assert values["run_name"] == "a512b256"  # of the model's file, and of a word's word
+    # MaxText looks for a word's reference among words alone.
+    for word, said in (("run_name=${head_dim}", "found 'head_dim'"),
+                       ("run_name=${run_name}", "lead to a value")):  # fmt: skip
         with pytest.raises(SelectionError, match=said):
             read(RUN, word)
+    run.write_text(f"base_config: {RUN}\nper_device_batch_size: ${{none}}\n")
+    with pytest.raises(SpecError, match=r"run\.yml: key per_device_batch_size: .*found 'none'"):
+        read(str(run))
 
 
 def test_a_key_that_stands_twice_is_refused_as_in_maxtext(tmp_path):

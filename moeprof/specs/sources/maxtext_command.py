@@ -179,10 +179,11 @@ class _Merged:
             self.sources[key] = layer
 
     def refer(self) -> None:
-        """Put the value of its key for each ``${key}``."""
+        """Put the value of its key for each ``${key}``; MaxText looks for a word's among words."""
+        words = {key: self.values[key] for key, source in self.sources.items() if is_said(source)}
         for key, source in self.sources.items():
             try:
-                self.values[key] = referred(self.values, key)
+                self.values[key] = referred(words if key in words else self.values, key)
             except SpecError as error:
                 if is_said(source):
                     raise SelectionError(f"memory --maxtext: {key}: {error}") from None
