@@ -127,7 +127,7 @@ def decider(phases: list[PhaseInfo], largest: str, verdict: str) -> PhaseInfo | 
     """The phase whose memory of a device a verdict is of; None: it is of a host's memory.
 
     Of ``largest``, where it is as the verdict: the step may be borderline by its error while a
-    larger phase, whose size is exact, fits.
+    larger phase, whose size has no such error, fits.
     """
     step = _named(phases, STEP)
     found = [one for one in (_named(phases, largest), step) if one["verdict"] == verdict]

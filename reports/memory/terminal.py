@@ -124,16 +124,18 @@ def _grid(document: MemoryDocument, width: int) -> Text:
 
 def _legend(document: MemoryDocument, width: int) -> list[Text]:
     rows = document["rows"]
-    found = {row["verdict"] for row in rows}
+    found, marks = {row["verdict"] for row in rows}, {words.mark(row)[1:] for row in rows}
     parts = []
     if "fits" in found:
         parts.append("✓ fits")
     if "borderline" in found:
         parts.append("~ borderline")
-    if any(r["verdict"] == "oom" and words.is_inside(r) for r in rows):
+    if any(mark.startswith(("+", ">")) for mark in marks):
         parts.append("✗+3.2 out of memory by 3.2 GiB")
-    if any(words.is_outside(r) and not words.is_inside(r) for r in rows):
+    if "out" in marks:
         parts.append("✗out too much beside the pool")
+    if "host" in marks:
+        parts.append("✗host too much in a host's memory")
     if "unknown" in found:
         parts.append("? cannot be told")
     return [Text(f" {line}", style="dim") for line in textwrap.wrap("  ".join(parts), width - 1)]

@@ -227,6 +227,19 @@ def test_a_sentence_is_of_the_phase_that_decides(row, said, unsaid):
     assert unsaid not in text
 
 
+@pytest.mark.parametrize(
+    ("row", "mark", "legend"),
+    [
+        (of_a_restore(85, 48), "✗+13", "✗+3.2 out of memory by 3.2 GiB"),
+        (of_a_restore(40, 48, host_memory_bytes=16 * GIB), "✗host", "✗host too much in a host's"),
+    ],
+)
+def test_a_mark_of_another_phase_is_in_the_legend(row, mark, legend):
+    lines = drawn(document([row], {"sparse-gmm": 0})).plain.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.split() == ["sparse-gmm", mark, "0"])
+    assert lines[at + 1].strip().startswith(legend)
+
+
 def test_what_lies_beside_the_pool_is_not_cured_by_a_routing():
     row = cell("sparse-gmm-deepep", 1, temp=30 * GIB, outside=9 * GIB, overload=4.0)
     text = " ".join(drawn(document([row], {"sparse-gmm-deepep": 0})).plain.split())
