@@ -42,6 +42,9 @@ def with_config(
     given = loaded.options
     for key in given:
         loaded.value(key, _finite)
+    if loaded.sources:
+        for key in _CHOICES.keys() & given.keys():
+            loaded.value(key, _one_of(_CHOICES[key]))
     found = _read(loaded, _OF_MESH if loaded.sources else ())
     if loaded.sources and loaded.model.experts and not request.strategy and "strategy" not in found:
         raise SelectionError(
@@ -80,6 +83,8 @@ def with_config(
     said += [f"Searched, so not taken from there: {', '.join(left)}."] if left else []
     filled = replace(request, **values)  # type: ignore[arg-type]
     dropped = (*_not_understood(given, request, loaded.origin), *_chunks(given, filled))
+    if given.get("cast_logits_to_fp32") is False:
+        dropped = (*dropped, "cast_logits_to_fp32 False: logits are counted as with True.")
     unused = () if loaded.sources else _left_out(given, loaded.origin)
     if loaded.sources and found.get("strategy", ("",))[0] == "megablox" and is_gpu(request):
         unused = [_INTERPRETED]
@@ -294,6 +299,16 @@ def _finite(value: object, what: str) -> None:
         raise SpecError(f"{what}: expected a number of at most {MOST:,}, found {shown(value)}.")
 
 
+def _one_of(choices: Collection[str]) -> Callable[[object, str], None]:
+    """Refuse what MaxText has none of."""
+
+    def check(value: object, what: str) -> None:
+        if value not in choices:
+            raise SpecError(f"{what}: expected one of {', '.join(choices)}, found {shown(value)}.")
+
+    return check
+
+
 def _integer(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
         raise SpecError(f"{what}: expected a whole number of at least 1, or -1, found {value!r}.")
@@ -363,6 +378,16 @@ _KEYS: dict[str, tuple[str, Callable[[object, str], object]]] = {
         lambda value, _: "whole" if value == _WHOLE_SCORES else "flash",
     ),
 }
+
+_CHOICES: dict[str, Collection[str]] = {
+    "opt_type": tuple(_OPTIMIZERS),
+    "remat_policy": (*_REMAT, "custom", "minimal_with_quantization",
+                     "minimal_with_context_and_quantization"),
+    "attention": ("flash", _WHOLE_SCORES, "cudnn_flash_te", "cudnn_flash_jax", "paged",
+                  "vllm_rpa", "vllm_batched_rpa"),
+}  # fmt: skip
+"""MaxText 0.2.5's names: OptimizerType of configs/types.py, `apply_attention` of attention_op.py,
+where ``autoselected`` was one of them already, `get_remat_policy` of nnx_decoders.py."""
 
 _NAMED = {"remat_policy": "remat", "opt_type": "optimizer"}
 """Keys whose values are names, and the fields of `Request` that take them."""

@@ -137,6 +137,12 @@ def test_an_evaluation_has_sequences_per_device_of_all_too(projected, words, tra
     ("arguments", "said"),
     [
         ((RUN, *DENSE, "eval_per_device_batch_size=0.5", "--devices", 8), "eval_per_device_batch"),
+        (
+            (RUN, *DENSE, "opt_type=foo", "--devices", 8),
+            "expected one of adamw, adam_pax, sgd, muon",
+        ),
+        ((RUN, *DENSE, "attention=[5]", "--devices", 8), "expected one of flash, dot_product,"),
+        ((RUN, *DENSE, "remat_policy=ful", "--devices", 8), "found 'ful'"),
         ((RUN,), "ici_fsdp_parallelism is -1, what is left of the devices: give --devices N."),
         ((RUN, "sparse_matmul=False", "--devices", 8), "every expert takes every token"),
         ((RUN, "--devices", 8, "--model", "deepseek_v3"), "found both"),
@@ -212,6 +218,19 @@ def test_what_cannot_be_is_one_line_and_wrong_usage(memory, arguments, said):
 def test_microbatches_of_a_pipeline_are_not_accumulated_without_one(projected):
     inputs = projected("--maxtext", RUN, *DENSE, "num_pipeline_microbatches=4", "--devices", 8)
     assert inputs["inputs"]["microbatches"] == 1
+
+
+def test_what_is_in_no_account_is_noted(projected):
+    words = ("use_ring_of_experts=True", "cast_logits_to_fp32=False",
+             "checkpoint_storage_concurrent_gb=8")  # fmt: skip
+    said = " ".join(projected("--maxtext", RUN, *DENSE, *words, "--devices", 8)["said"])
+    assert "use_ring_of_experts True: tokens of all ranks" in said
+    assert "cast_logits_to_fp32 False: logits are counted as with True." in said
+    assert "checkpoint_storage_concurrent_gb 8: the host's memory is counted with 96 GB" in said
+    words = ("use_ring_of_experts=False", "cast_logits_to_fp32=True",
+             "checkpoint_storage_concurrent_gb=96")  # fmt: skip
+    said = " ".join(projected("--maxtext", RUN, *DENSE, *words, "--devices", 8)["said"])
+    assert not any(word.split("=")[0] in said for word in words)
 
 
 def test_a_fault_of_a_file_is_of_that_file_and_no_wrong_usage(memory, tmp_path):
