@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from builders.cpu_run import cpu_file, verdicts, write
 from builders.xspace import Plane, line, xspace
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from moeprof.errors import TraceError
@@ -161,6 +161,7 @@ WHOLE = cpu_file(runs=1)
     max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 @given(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))
+@example(at=303, byte=188)  # an error that holds a view of the file
 def test_a_changed_byte_gives_a_trace_or_one_clear_error(tmp_path, at, byte):
     file = write(tmp_path, WHOLE[:at] + bytes([byte]) + WHOLE[at + 1 :])
     try:

@@ -12,6 +12,7 @@ import os
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,7 +120,8 @@ class NativeSpace:
         self._opened = None
         self._free()
         if isinstance(self._data, mmap.mmap):
-            self._data.close()
+            with suppress(BufferError):  # an error on its way may hold a view; it goes with that
+                self._data.close()
 
     def _handle(self) -> int:
         if self._opened is None:
