@@ -98,9 +98,9 @@ def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> 
 def _stand_ins(setting: Setting, degrees: Degrees, extent: Extent) -> Extent:
     """Experts whose masked rows are in memory once more than the products need.
 
-    None where three copies of the rows far exceed the device: XLA then computes one of them again,
-    as in its plan of DeepSeek-V3 (`loop_select_fusion.2.remat4`, maxtext_compiled.json). Just above
-    it the four together stay at what they had reached, so that more rows never need less.
+    None where three copies of the rows exceed the device: XLA then computes one of them again, as
+    in its plan of DeepSeek-V3 (`loop_select_fusion.2.remat4`, maxtext_compiled.json). Before that
+    the four together are as large as the device, so that more rows never need less.
     """
     rows, tokens, local = extent["N"], extent["T"], extent["El"]
     far = smaller(degrees.expert - 1, 1)
@@ -108,7 +108,7 @@ def _stand_ins(setting: Setting, degrees: Degrees, extent: Extent) -> Extent:
         return dict.fromkeys(("El_many", "El_own", "El_far", "N_far", "T_far"), None)
     item = DTYPE_BYTES[setting.precision.compute]
     copy = larger(local * rows * setting.model.hidden * item, 1)
-    left = smaller(larger(4 * setting.hardware.hbm_bytes / (3 * copy) - 3, 0), 1)
+    left = smaller(larger(setting.hardware.hbm_bytes / copy - 3, 0), 1)
     return {
         "El_many": local * smaller(local - 1, 1) * left,
         "El_own": local * (1 - far),
