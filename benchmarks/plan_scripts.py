@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpu.whole_runs import maxtext_base
 from machine import machine
 
 ROOT = Path(__file__).parents[1]
@@ -43,14 +44,6 @@ def words_of(case: str, devices: int) -> list[str]:
         vocabulary = ["--vocabulary", "32000"]
         return ["--script", "tests/clients/nnx_moe.py", *head, "--", *mesh, *_SIZES, *vocabulary]
     return [*head, "--compile", "--maxtext", maxtext_base(), *maxtext_options(devices)]
-
-
-def maxtext_base() -> str:
-    """The configuration that MaxText's own commands begin with."""
-    spec = importlib.util.find_spec("maxtext")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return str(Path(spec.submodule_search_locations[0]) / "configs" / "base.yml")
 
 
 def maxtext_options(devices: int) -> list[str]:

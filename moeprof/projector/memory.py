@@ -47,15 +47,14 @@ def project(setting: Setting) -> MemoryBreakdown:
     degrees, program = degrees_of(setting), setting.program
     held = program.stages(setting, setting.plan.pipeline, setting.plan.virtual)
     stages = tuple(program.breakdown(setting, degrees, stage) for stage in held)
-    notes = program.notes(MemoryBreakdown(setting, stages))
+    of_step = MemoryBreakdown(setting, stages)
     others: dict[str, Phase] = {}
     for stage, step in zip(held, stages, strict=True):
         for phase in program.phases(setting, degrees, stage, step):
             others[phase.name] = _more(others.get(phase.name), phase)
-    worst = MemoryBreakdown(setting, stages).worst
-    at = next(stage for stage, step in zip(held, stages, strict=True) if step is worst)
+    at = next(stage for stage, step in zip(held, stages, strict=True) if step is of_step.worst)
     host = program.on_host(setting, degrees, at)
-    return MemoryBreakdown(setting, stages, notes, tuple(others.values()), host)
+    return replace(of_step, notes=program.notes(of_step), others=tuple(others.values()), host=host)
 
 
 def _more(one: Phase | None, other: Phase) -> Phase:

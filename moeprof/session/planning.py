@@ -21,7 +21,7 @@ from moeprof.errors import SelectionError
 from moeprof.projector.answer import answer
 from moeprof.projector.request import as_usage, wanted
 from moeprof.projector.request.plan import DEGREES, Request
-from moeprof.projector.request.search import SearchRequest
+from moeprof.projector.request.search import SHARED, SearchRequest
 from moeprof.projector.search.space import LIMITED
 from moeprof.reports.memory import document as memory_document
 from moeprof.reports.memory import words
@@ -344,7 +344,8 @@ def _request(kind: type[_Asked], said: Mapping[str, Any]) -> _Asked:
     Raises:
         SelectionError: a name is unknown, or a value is of another kind.
     """
-    kinds = {field.name: str(field.type) for field in fields(kind)}
+    own_first = sorted(fields(kind), key=lambda field: field.name in SHARED)
+    kinds = {field.name: str(field.type) for field in own_first}
     values = {}
     for given, value in said.items():
         name = _FORMER.get(given, given)

@@ -30,7 +30,29 @@ DEGREES = {short: axis for short, axis in SHORT.items() if axis in ALL_AXES}
 
 
 @dataclass(frozen=True)
-class Request:
+class SharedRequest:
+    """What is said alike of one run, and of all plans of a search."""
+
+    weight_dtype: str | None = None
+    master_dtype: str | None = None
+    moment_dtype: str | None = None
+    grad_dtype: str | None = None
+    optimizer: str | None = None
+    mem_fraction: float | None = None
+    imbalance: float | None = None
+    ragged_buffer_factor: float | None = None
+    vocab_tiling: int | None = None
+    fused_loss: bool | None = None
+    sequence_parallel: bool | None = None
+    deepep_sms: int | None = None
+    maxtext_build: str | None = None
+    offload: tuple[str, ...] = ()
+    attention: str | None = None
+    phases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request(SharedRequest):
     """What was said about a run, by the names of the command's options; None and empty: nothing.
 
     ``framework``: whose program. ``seq`` may be ``unknown``; ``pdbs`` is a list with commas, or
@@ -56,27 +78,11 @@ class Request:
     global_batch: int | None = None
     strategy: tuple[str, ...] = ()
     remat: str | None = None
-    weight_dtype: str | None = None
-    master_dtype: str | None = None
-    moment_dtype: str | None = None
-    grad_dtype: str | None = None
-    optimizer: str | None = None
-    mem_fraction: float | None = None
-    imbalance: float | None = None
-    ragged_buffer_factor: float | None = None
-    vocab_tiling: int | None = None
-    fused_loss: bool | None = None
-    sequence_parallel: bool | None = None
     recomputed_layers: int | None = None
-    deepep_sms: int | None = None
     framework: str | None = None
     schedule: str | None = None
     microbatches: int | None = None
     layers_per_stage: str | None = None
-    offload: tuple[str, ...] = ()
-    attention: str | None = None
-    maxtext_build: str | None = None
-    phases: tuple[str, ...] = ()
     eval_pdbs: int | None = None
     host_memory: float | None = None
     compute_dtype: str | None = None

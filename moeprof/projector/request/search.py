@@ -6,7 +6,7 @@ model's configuration says, then a default. What is searched is not taken from a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from moeprof.errors import SelectionError
 from moeprof.projector.framework import DEFAULT, Framework, framework
@@ -21,7 +21,7 @@ from moeprof.projector.request import (
     strategies_of,
 )
 from moeprof.projector.request.config import with_config
-from moeprof.projector.request.plan import HARDWARE, Request, Told, read_counts
+from moeprof.projector.request.plan import HARDWARE, Request, SharedRequest, Told, read_counts
 from moeprof.projector.search.space import Space
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time.rates import Tuning
@@ -32,30 +32,13 @@ from moeprof.specs.remat import Remat
 from moeprof.specs.sources import load_model
 from moeprof.specs.sources.document import LoadedModel
 
-SHARED = (
-    "weight_dtype",
-    "master_dtype",
-    "moment_dtype",
-    "grad_dtype",
-    "optimizer",
-    "mem_fraction",
-    "imbalance",
-    "ragged_buffer_factor",
-    "vocab_tiling",
-    "fused_loss",
-    "sequence_parallel",
-    "deepep_sms",
-    "maxtext_build",
-    "offload",
-    "attention",
-    "phases",
-)
+SHARED = tuple(field.name for field in fields(SharedRequest))
 """Options of `Request` that all plans of a search share."""
 _SEARCHED = frozenset({*SHORT, "strategy", "pdbs", "microbatches"})
 
 
 @dataclass(frozen=True)
-class SearchRequest:
+class SearchRequest(SharedRequest):
     """What was said about a search, by the names of its options; None and empty: nothing.
 
     ``ep`` to ``etp`` are lists with commas of the degrees that are allowed.
@@ -79,22 +62,6 @@ class SearchRequest:
     pp: str | None = None
     vpp: str | None = None
     etp: str | None = None
-    weight_dtype: str | None = None
-    master_dtype: str | None = None
-    moment_dtype: str | None = None
-    grad_dtype: str | None = None
-    optimizer: str | None = None
-    mem_fraction: float | None = None
-    imbalance: float | None = None
-    ragged_buffer_factor: float | None = None
-    vocab_tiling: int | None = None
-    fused_loss: bool | None = None
-    sequence_parallel: bool | None = None
-    deepep_sms: int | None = None
-    maxtext_build: str | None = None
-    offload: tuple[str, ...] = ()
-    attention: str | None = None
-    phases: tuple[str, ...] = ()
     sync_free: int = 0
     overlap: bool = False
 
