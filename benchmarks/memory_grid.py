@@ -96,16 +96,9 @@ def _compile_in_fork(case: Case, build: Build, folder: Path) -> float:
 
 
 def _compile_here(case: Case, build: Build, folder: Path) -> NoReturn:
-    options = {
-        "model": case.model,
-        "plan": case.plan,
-        "strategy": case.parsed_strategy,
-        "sequence": case.sequence,
-        "pdbs": case.pdbs,
-    }
     try:
         target = load_target(load_hardware(HARDWARE), case.plan.devices)
-        compile_step(build, options, target, folder, ep_axis=(case.expert, "expert"))
+        compile_step(build, case.options, target, folder, ep_axis=(case.expert, "expert"))
     except Exception as error:  # a case that cannot be compiled is a result
         (folder / "error.txt").write_text(f"{type(error).__name__}: {str(error)[:400]}", "utf-8")
     finally:

@@ -12,6 +12,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
 from moeprof.specs.parameters import parameters, partition
@@ -100,6 +101,17 @@ class Case:
     def plan(self) -> ParallelPlan:
         """Degrees and rematerialisation."""
         return ParallelPlan(self.data, self.fsdp, self.expert, remat=Remat(self.remat))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What builders of the bundled model's programs are given."""
+        return {
+            "model": self.model,
+            "plan": self.plan,
+            "strategy": self.parsed_strategy,
+            "sequence": self.sequence,
+            "pdbs": self.pdbs,
+        }
 
     @property
     def parsed_strategy(self) -> Strategy:

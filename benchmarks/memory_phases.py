@@ -32,11 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import maxtext_grid_cases
+import memory_closed_form
 from memory_grid_cases import Case, cases
 
 from moeprof.errors import MoeprofError
 from moeprof.projector.memory import project
-from moeprof.projector.setting import Precision, Setting
+from moeprof.projector.setting import Setting
 from moeprof.specs.hardware import load_hardware
 
 RESULT = Path(__file__).parent / "results" / "memory_phases.jsonl"
@@ -130,16 +131,9 @@ def _started(case: Case) -> dict[str, Any]:
     from moeprof.projector.compiled import load_target
     from moeprof.projector.compiled.compiler import compile_step
 
-    options = {
-        "model": case.model,
-        "plan": case.plan,
-        "strategy": case.parsed_strategy,
-        "sequence": case.sequence,
-        "pdbs": case.pdbs,
-    }
     target = load_target(load_hardware("h100_sxm"), case.plan.devices)
     with tempfile.TemporaryDirectory() as folder:
-        made = compile_step(build_start, options, target, Path(folder))
+        made = compile_step(build_start, case.options, target, Path(folder))
     return {**asdict(made.memory), "jax": jax.__version__, "s": round(made.seconds, 1)}
 
 
@@ -300,18 +294,7 @@ def setting_of(line: dict[str, Any]) -> Setting:
     """What a line of the file was compiled for."""
     if line["framework"] == "maxtext":
         return maxtext_grid_cases.Case(**line["case"]).setting
-    case = Case(**line["case"])
-    kept = ("weights", "first_moment", "second_moment", "gradients")
-    return Setting(
-        case.model,
-        case.plan,
-        case.parsed_strategy,
-        load_hardware("h100_sxm"),
-        sequence=case.sequence,
-        pdbs=case.pdbs,
-        framework="bundled",
-        precision=Precision(**dict.fromkeys(kept, case.weight_dtype)),
-    )
+    return memory_closed_form.setting_of(Case(**line["case"]))
 
 
 def _score(line: dict[str, Any]) -> Score:
