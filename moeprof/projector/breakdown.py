@@ -17,7 +17,7 @@ dimensions are not all known has no size, and its formula says which one is miss
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -160,9 +160,14 @@ class MemoryBreakdown:
 
     setting: Setting
     stages: tuple[StageBreakdown, ...]
-    notes: tuple[str, ...] = field(default=())
+    kept_notes: tuple[str, ...] | None = None
     others: tuple[Phase, ...] = ()
     host: tuple[Row, ...] = ()
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, and what is not known."""
+        return self.setting.program.notes(self) if self.kept_notes is None else self.kept_notes
 
     @cached_property
     def worst(self) -> StageBreakdown:
@@ -378,10 +383,8 @@ def product_row(
 
     A dimension that is None leaves the size unknown.
     """
-    missing = [symbol for symbol, value in dimensions.items() if value is None]
     shape = " · ".join(dimensions)
-    if missing:
-        lacking = ", ".join(missing)
+    if lacking := ", ".join(symbol for symbol, value in dimensions.items() if value is None):
         formula = f"cannot estimate: {lacking} of {shape} needs sequence and pdbs"
         return Row(name, pool, kind, None, formula, source, "unknown", is_routed)
     size: Amount = item_bytes
@@ -389,12 +392,9 @@ def product_row(
         assert value is not None
         size = size * value
     copies = "" if count == 1 else f"{count:g} × "
-    values = ", ".join(f"{symbol} = {value:,}" for symbol, value in _scalars(dimensions))
+    scalars = [(s, v) for s, v in dimensions.items() if isinstance(v, int | float)]
+    values = ", ".join(f"{symbol} = {value:,}" for symbol, value in scalars)
     bytes_text = f" · {item_bytes:g} B" if isinstance(item_bytes, int | float) else ""
     formula = f"{copies}{shape}{bytes_text}" + (f"; {values}" if values else "")
     size = size if count == 1 else size * count
     return Row(name, pool, kind, whole(size), formula, source, confidence, is_routed)
-
-
-def _scalars(dimensions: Dimensions) -> list[tuple[str, int | float]]:
-    return [(s, v) for s, v in dimensions.items() if isinstance(v, int | float)]

@@ -196,7 +196,7 @@ def corrected(breakdown: MemoryBreakdown, corrections: Sequence[Correction]) -> 
         known = ", ".join("/".join(one.key) for one in corrections) or "none"
         account = "/".join(account_of(breakdown.setting))
         note = f"No correction is of {account} (there are: {known}), so none was applied."
-        return replace(breakdown, notes=(*breakdown.notes, note))
+        return replace(breakdown, kept_notes=(*breakdown.notes, note))
     stages = tuple(
         replace(stage, peaks=tuple(_with(peak, fitting) for peak in stage.peaks))
         for stage in breakdown.stages
@@ -207,7 +207,7 @@ def corrected(breakdown: MemoryBreakdown, corrections: Sequence[Correction]) -> 
         f"({proof.date}) took {proof.measured_temp_bytes:,} B where "
         f"{proof.projected_temp_bytes:,} B were projected."
     )
-    return replace(breakdown, stages=stages, notes=(*breakdown.notes, note))
+    return replace(breakdown, stages=stages, kept_notes=(*breakdown.notes, note))
 
 
 def correcting(

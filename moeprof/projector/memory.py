@@ -54,7 +54,7 @@ def project(setting: Setting) -> MemoryBreakdown:
             others[phase.name] = _more(others.get(phase.name), phase)
     at = next(stage for stage, step in zip(held, stages, strict=True) if step is of_step.worst)
     host = program.on_host(setting, degrees, at)
-    return replace(of_step, notes=program.notes(of_step), others=tuple(others.values()), host=host)
+    return replace(of_step, others=tuple(others.values()), host=host)
 
 
 def _more(one: Phase | None, other: Phase) -> Phase:
@@ -73,18 +73,16 @@ def project_many(setting: Setting, degrees: Degrees) -> PlanSizes:
     Model, strategy, rematerialisation and run options are those of ``setting``. Plans whose layers
     cannot be split over their stages are unknown.
     """
-    names = [
-        name for name, value in zip(Degrees._fields, degrees, strict=True) if value is not None
-    ]
-    arrays = np.broadcast_arrays(*(np.atleast_1d(getattr(degrees, name)) for name in names))
-    spread = dict(zip(names, arrays, strict=True))
-    plans = len(arrays[0])
+    given = {name: value for name, value in degrees._asdict().items() if value is not None}
+    plans = max(np.size(value) for value in given.values())
+    # What is one number stays one: it costs a hundredth of the time of an array.
+    spread = {k: np.broadcast_to(v, plans) for k, v in given.items() if isinstance(v, np.ndarray)}
     out = PlanSizes(*(np.full(plans, np.nan) for _ in PlanSizes._fields))
-    keys = np.stack([spread[name] for name in _PER_GROUP], axis=1)
-    for key in np.unique(keys, axis=0):
+    keys = np.stack([np.broadcast_to(given[name], plans) for name in _PER_GROUP], axis=1)
+    for key in sorted(set(map(tuple, keys.tolist()))):
         chosen = np.flatnonzero((keys == key).all(axis=1))
         part = degrees._replace(**{name: values[chosen] for name, values in spread.items()})
-        part = part._replace(**{k: int(n) for k, n in zip(_PER_GROUP, key, strict=True)})
+        part = part._replace(**dict(zip(_PER_GROUP, key, strict=True)))
         try:
             sizes = _worst_stage(setting, part, len(chosen))
         except SpecError:

@@ -101,11 +101,15 @@ def ceil_div(number: Count, divisor: Count) -> Count:
 
 def smaller(one: Amount, other: Amount) -> Amount:
     """The smaller of two, entry by entry."""
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return min(one, other)  # a tenth of the time of numpy's, and taken thousands of times
     return _plain(np.minimum(one, other))
 
 
 def larger(one: Amount, other: Amount) -> Amount:
     """The larger of two, entry by entry."""
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return max(one, other)
     return _plain(np.maximum(one, other))
 
 
