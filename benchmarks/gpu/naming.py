@@ -37,8 +37,8 @@ RECORD = ROOT / "benchmarks" / "naming" / "record.py"
 LIMIT_S = 120
 
 
-def captured(program: Program, folder: Path, *, graphs: bool) -> Path:
-    """The profile of three steps on the GPU.
+def captured(program: Program, folder: Path, devices: int, *, graphs: bool) -> Path:
+    """The profile of three steps on GPUs.
 
     Raises:
         subprocess.SubprocessError: the program failed, or ran past its limit.
@@ -56,17 +56,19 @@ def captured(program: Program, folder: Path, *, graphs: bool) -> Path:
         "cpu",
         str(script),
         str(out),
-        "1",
+        str(devices),
     ]
     subprocess.run(record, env=env, check=True, timeout=LIMIT_S, capture_output=True, text=True)
     return out
 
 
-def row_of(program: Program, folder: Path, keep: Path | None, *, graphs: bool) -> dict[str, Any]:
+def row_of(
+    program: Program, folder: Path, devices: int, keep: Path | None, *, graphs: bool
+) -> dict[str, Any]:
     """Score of a program, or why it has none."""
     begun = time.monotonic()
     try:
-        profile = captured(program, folder, graphs=graphs)
+        profile = captured(program, folder, devices, graphs=graphs)
     except subprocess.SubprocessError as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         return {"failed": said[-1][:200] if said else "no reason was said"}
@@ -86,6 +88,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rules", required=True, metavar="COMMIT")
     parser.add_argument("--program", action="append")
+    parser.add_argument("--devices", type=int, default=1, help="more: programs of several, by name")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_naming.json")
     parser.add_argument("--what", default="", help="what is said of this run")
     parser.add_argument("--no-graphs", action="store_true", help="without command buffers")
@@ -93,18 +96,20 @@ def main() -> int:
     asked = parser.parse_args()
     chosen = [
         each
-        for each in programs("scoring")
-        if each.devices == 1
+        for each in programs("scoring" if asked.devices == 1 else None)
+        if (each.devices == 1) == (asked.devices == 1)
         and each.is_possible
         and (not asked.program or each.name in asked.program)
     ]
     run: dict[str, Any] = {"what": asked.what, "machine": gpu_machine(), "rules": asked.rules}
-    run |= {"command_buffers": not asked.no_graphs, "programs": {}}
+    run |= {"devices": asked.devices, "command_buffers": not asked.no_graphs, "programs": {}}
     earlier = json.loads(asked.out.read_text())["runs"] if asked.out.exists() else []
     low = 0
     with tempfile.TemporaryDirectory() as folder:
         for program in chosen:
-            row = row_of(program, Path(folder), asked.keep, graphs=not asked.no_graphs)
+            row = row_of(
+                program, Path(folder), asked.devices, asked.keep, graphs=not asked.no_graphs
+            )
             run["programs"][program.name] = row
             told = f"{row['right']:5.1f} %" if "right" in row else f"failed: {row['failed']}"
             print(f"{program.name:24} {told}", flush=True)

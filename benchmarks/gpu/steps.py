@@ -1,13 +1,15 @@
-"""Does every capture on one GPU end with all of its steps, whatever the script, cache and flags?
+"""Does every capture on GPUs end with all of its steps, whatever the script, cache and flags?
 
-    python benchmarks/gpu/steps.py [--only NAME…] [--limit-s 560] [--out FILE] [--add]
+    python benchmarks/gpu/steps.py [--devices 2] [--only NAME…] [--limit-s 560] [--out FILE] [--add]
 
 Each case is a `moeprof capture` of three steps in a process of its own, read again as the run
 folder and as the bare profile in it: both must have the same steps. Cases: the bundled model with
 every strategy; a script without annotations, the same from a cold and a warm compilation cache;
-MaxText, where the folder ``MAXTEXT_SITE`` holds its packages. The table and the file say for each
-how many steps were used, how long a step and the interval between two starts are, and which laws
-of the trust record do not hold.
+MaxText, where the folder ``MAXTEXT_SITE`` holds its packages. With ``--devices 2`` the experts are
+over two GPUs: every strategy, the script without annotations, and MaxText by its capacity buffers,
+dropless with XLA's ragged all-to-all decomposed, and dropless on moeprof's kernels. The table and
+the file say for each how many steps were used, how long a step and the interval between two starts
+are, and which laws of the trust record do not hold.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ RESULTS = Path(__file__).parents[1] / "results"
 STEPS = 3
 FIGURES = ("step_time_median", "interval_mean", "interval_median", "op_time", "unattributed_share")
 _BUNDLED = [
-    *("examples/train_moe.py", "--expert", "1", "--fsdp", "1", "--steps", "16", "--seq", "512"),
+    *("examples/train_moe.py", "--fsdp", "1", "--steps", "16", "--seq", "512"),
     *("--hidden", "512", "--pdbs", "4", "--dtype", "bfloat16", "--print-every", "50"),
 ]
 _PLAIN = [
-    *("examples/third_party_moe.py", "--data", "1", "--expert", "1", "--width", "512"),
+    *("examples/third_party_moe.py", "--data", "1", "--width", "512"),
     *("--steps", "30", "--length", "256"),
 ]
 _MAXTEXT = [
@@ -49,7 +51,7 @@ _MAXTEXT = [
     *("num_experts=16", "num_experts_per_tok=4", "q_lora_rank=768", "kv_lora_rank=512"),
     *("vocab_size=32768", "max_target_length=2048", "per_device_batch_size=2"),
     *("scan_layers=true", "remat_policy=full", "weight_dtype=bfloat16", "dtype=bfloat16"),
-    *("ici_fsdp_parallelism=1", "ici_expert_parallelism=1", "run_name=a", "hardware=gpu"),
+    *("ici_fsdp_parallelism=1", "run_name=a", "hardware=gpu"),
     *("base_output_directory=out", "dataset_type=synthetic", "enable_checkpointing=false"),
     *("attention=dot_product", "steps=16", "enable_goodput_recording=false", "log_config=false"),
     "megablox=False",
@@ -65,41 +67,58 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def cases(work: Path) -> list[Case]:
-    """Every case that this machine can run."""
-    no_graphs = {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(work / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    found = [
-        Case(strategy, [*_BUNDLED, "--strategy", strategy])
-        for strategy in ("dense-cf1.25", "sparse-ragged-dot", "sparse-gmm", "sparse-gmm-deepep")
-    ]
+NO_GRAPHS = {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}
+STRATEGIES = ("dense-cf1.25", "sparse-ragged-dot", "sparse-gmm", "sparse-gmm-deepep")
+
+
+def cases(work: Path, devices: int) -> list[Case]:
+    """Every case that this machine can run, experts over so many GPUs."""
+    bundled, plain = ([*words, "--expert", str(devices)] for words in (_BUNDLED, _PLAIN))
+    found = [Case(name, [*bundled, "--strategy", name]) for name in STRATEGIES]
+    without = STRATEGIES[-1] if devices > 1 else "sparse-gmm"
     found += [
-        Case("sparse-gmm, no command buffers", [*_BUNDLED, "--strategy", "sparse-gmm"], no_graphs),
-        Case("plain script", _PLAIN),
-        Case("plain script, no command buffers", _PLAIN, no_graphs),
-        Case("plain script, cold cache", _PLAIN, cache),
-        Case("plain script, warm cache", _PLAIN, cache),
-        Case("annotated, cold cache", [*_BUNDLED, "--strategy", "dense-cf1.25"], cache),
-        Case("annotated, warm cache", [*_BUNDLED, "--strategy", "dense-cf1.25"], cache),
+        Case(f"{without}, no command buffers", [*bundled, "--strategy", without], NO_GRAPHS),
+        Case("plain script", plain),
+        Case("plain script, no command buffers", plain, NO_GRAPHS),
     ]
+    if devices == 1:
+        cache = {
+            "JAX_COMPILATION_CACHE_DIR": str(work / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+        found += [
+            Case("plain script, cold cache", plain, cache),
+            Case("plain script, warm cache", plain, cache),
+            Case("annotated, cold cache", [*bundled, "--strategy", STRATEGIES[0]], cache),
+            Case("annotated, warm cache", [*bundled, "--strategy", STRATEGIES[0]], cache),
+        ]
+    return found + _maxtext(devices)
+
+
+def _maxtext(devices: int) -> list[Case]:
+    """MaxText's paths; none where it is not here."""
     site = os.environ.get("MAXTEXT_SITE", "")
     base = Path(site) / "maxtext" / "configs" / "base.yml"
-    if site and base.is_file():
-        words = ["-m", "maxtext.trainers.pre_train.train", str(base), *_MAXTEXT]
-        more = {
-            "DECOUPLE_GCLOUD": "TRUE",
-            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), site])),
-        }
-        capacity = [*words, "sparse_matmul=False", "capacity_factor=1.25"]
-        found += [
-            Case("MaxText, capacity 1.25", capacity, more),
-            Case("MaxText, ragged_dot", [*words, "sparse_matmul=True"], more),
-        ]
-    return found
+    if not (site and base.is_file()):
+        return []
+    words = [str(base), *_MAXTEXT, f"ici_expert_parallelism={devices}"]
+    train = ["-m", "maxtext.trainers.pre_train.train", *words]
+    more = {
+        "DECOUPLE_GCLOUD": "TRUE",
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), site])),
+    }
+    capacity = [*train, "sparse_matmul=False", "capacity_factor=1.25"]
+    found = [Case("MaxText, capacity 1.25", capacity, more)]
+    if devices == 1:
+        return [*found, Case("MaxText, ragged_dot", [*train, "sparse_matmul=True"], more)]
+    decomposed = {"XLA_FLAGS": "--xla_gpu_unsupported_enable_ragged_all_to_all_decomposer=true"}
+    kernels = ["examples/maxtext_kernels.py", *words, "sparse_matmul=True"]
+    return [
+        *found,
+        Case("MaxText, kernels", kernels, more),
+        Case("MaxText, ragged decomposed", [*train, "sparse_matmul=True"], more | decomposed),
+    ]
 
 
 def run(case: Case, folder: Path, limit_s: float) -> dict[str, Any]:
@@ -191,21 +210,27 @@ def line(name: str, row: Mapping[str, Any]) -> str:
 def main() -> int:
     """Run the cases one after the other; how many have not all their steps."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", type=int, default=1, choices=(1, 2))
     parser.add_argument("--only", action="append", metavar="NAME")
     parser.add_argument("--limit-s", type=float, default=560)
     parser.add_argument("--case-limit-s", type=float, default=150)
-    parser.add_argument("--out", type=Path, default=RESULTS / "gpu_steps.json")
+    parser.add_argument("--out", type=Path, help="default: gpu_steps.json, gpu_steps_two.json")
     parser.add_argument("--add", action="store_true", help="keep the other cases of the file")
     parser.add_argument("--keep", type=Path, help="folder for the profiles, gzipped")
     given = parser.parse_args()
+    if given.out is None:
+        given.out = RESULTS / ("gpu_steps.json" if given.devices == 1 else "gpu_steps_two.json")
     ends = time.monotonic() + given.limit_s
-    document: dict[str, Any] = {"machine": gpu_machine(), "steps_asked": STEPS, "cases": {}}
+    document: dict[str, Any] = {"machine": gpu_machine(), "devices": given.devices}
+    document |= {"steps_asked": STEPS, "cases": {}}
     if given.add:
         document["cases"] = json.loads(given.out.read_text())["cases"]
     short = 0
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        chosen = [case for case in cases(work) if not given.only or case.name in given.only]
+        chosen = [
+            case for case in cases(work, given.devices) if not given.only or case.name in given.only
+        ]
         for place, case in enumerate(chosen):
             left = min(ends - time.monotonic(), given.case_limit_s)
             out = work / f"run{place}"
