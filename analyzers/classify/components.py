@@ -52,6 +52,8 @@ EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all"})
 LOOPS = frozenset({"while", "conditional", "call"})
 COPIES = frozenset({"copy", "copy-start", "copy-done"})
 
+OF_TORCH = "torch/"
+"""What paths of PyTorch's ops begin with; their phase comes next."""
 PHASES = ("forward", "recompute", "backward", "other")
 _LATEST_FIRST = ("backward", "recompute", "forward")
 
@@ -61,7 +63,7 @@ def phase_of(op_name: str) -> str:
     """Phase that JAX's name stack states.
 
     ``rematted_computation`` marks recompute; else ``transpose(`` marks backward and ``jvp(``
-    forward. What is outside the differentiated function (optimizer, metrics) is other. A merged
+    forward. Paths of PyTorch's ops begin with ``torch/`` and the phase. What is outside the differentiated function (optimizer, metrics) is other. A merged
     name counts as the later phase of its parts.
     """
     found = {_phase_of_one(part) for part in op_name_parts(op_name)}
@@ -76,6 +78,8 @@ def is_joined(op_name: str) -> bool:
 
 
 def _phase_of_one(op_name: str) -> str:
+    if op_name.startswith(OF_TORCH):
+        return op_name.split("/", 2)[1]
     if "rematted_computation" in op_name:
         return "recompute"
     if "transpose(" in op_name:

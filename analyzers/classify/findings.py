@@ -136,6 +136,14 @@ def _by_parameter(seen: Seen) -> str | None:
     return None
 
 
+def _by_vocabulary(seen: Seen) -> str | None:
+    """A product with as many columns as an embedding has rows, outside of any layer of its own."""
+    tables = seen.roles.tables
+    sizes = {shape.dims for shape in seen.program.shapes_of(seen.op)} if tables else set()
+    is_head = seen.op.opcode == "dot" and any(dims in sizes or dims[::-1] in sizes for dims in tables)
+    return "head" if is_head and not seen.is_in_moe else None
+
+
 def _by_batch(seen: Seen) -> str | None:
     """In a MoE layer the batch is the experts: tokens go through the gate as one matrix."""
     is_library_call = is_dot_call(seen.op.target) and len(seen.op.dims) > 2
@@ -161,6 +169,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("outer function", _by_outer_function),
     ("scope", _by_expert_scope),
     ("parameter", _by_parameter),
+    ("parameter", _by_vocabulary),
     ("mixed line", _by_batch),
     ("primitive", lambda seen: _refined(seen, component_of_primitive(seen.name))),
     ("context", lambda seen: "moe_other" if seen.is_in_moe else None),

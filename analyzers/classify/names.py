@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from moeprof.analyzers.classify.components import MOE
+from moeprof.analyzers.classify.components import MOE, OF_TORCH
 from moeprof.tables.name_rule import op_name_parts
 
 MOE_CONTEXT = "moe"
@@ -59,6 +59,7 @@ PARTS = (
     Named(r"_(global|grads?|gradients?|params?|updates?|tree)_norms?_", "optimizer"),
     Named(r"_(clip_by\w*|clip_grads?|optimi[sz]ers?)_", "optimizer"),
     Named(r"_(adamw?|sgd|adafactor|lion|muon)_", "optimizer"),
+    Named(r"_accumulate_grad_", "optimizer", "pytorch/pytorch torch/csrc/autograd/functions"),
     Named(r"_(apply_updates|apply_gradients|update_params)_", "optimizer"),
     Named(r"_(opt_state|weight_decay)_", "optimizer"),
     Named(r"_(norms?|rms|rms_?norm|layer_?norm|ln|ln_?\d|normalizations?)_", "norm"),
@@ -90,6 +91,20 @@ _PRIMITIVES = {
     **dict.fromkeys(("ragged_dot_general", "ragged_dot", "ragged_dot_general_p"), "grouped_gemm"),
     "conv_general_dilated": "convolution",
 }
+_OF_ATEN = re.compile(r"aten::|\w+Backward\d+$")
+_OPS = tuple(
+    (re.compile(pattern), component)
+    for pattern, component in (
+        (r"aten::_?(scaled_)?grouped_mm", "grouped_gemm"),
+        (r"aten::\w*convolution\w*", "convolution"),
+        (r"aten::_?(native_|fused_)?(layer|rms|group|batch)_norm\w*", "norm"),
+        (r"aten::\w*attention\w*", "attention"),
+        (r"aten::embedding\w*", "embedding"),
+        (r"aten::(cross_entropy_loss|nll_loss)\w*", "loss"),
+        (r"aten::(_fused_(adamw?|sgd|adagrad)_?|_amp_\w+)", "optimizer"),
+    )
+)
+"""Ops of PyTorch (native_functions.yaml) that have one use in a model."""
 _PARTS_OF_LAYER = MOE | {"shared_expert"}
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WRAPPERS = re.compile(r"\b(transpose|jvp|vmap|pmap|remat|checkpoint|custom_jvp|custom_vjp)\(")
@@ -154,7 +169,11 @@ def scopes(op_name: str) -> list[list[str]]:
 
 
 def component_of_primitive(op_name: str) -> str | None:
-    """Component of the JAX primitive at the end of an op_name, of the few that have one use."""
+    """Component of the op at the end of an op_name, JAX's or PyTorch's, of those with one use."""
+    if op_name.startswith(OF_TORCH):
+        ops = [scope for scope in op_name.split("/") if scope.startswith("aten::")]
+        known = (part for op in reversed(ops) for ops, part in _OPS if ops.fullmatch(op))
+        return next(known, None)
     found = (
         _PRIMITIVES.get(part.rpartition("/")[2].rstrip(")")) for part in op_name_parts(op_name)
     )
@@ -164,7 +183,11 @@ def component_of_primitive(op_name: str) -> str | None:
 def _path(op_name: str) -> list[str]:
     elements = [element.strip("()") for element in _WRAPPERS.sub("", op_name).split("/")]
     outer = 0
-    if elements[0].startswith(("jit(", "pmap(")):
+    if op_name.startswith(OF_TORCH):
+        outer = 2
+    elif elements[0].startswith(("jit(", "pmap(")):
         outer = 2 if elements[1:2] == ["jit(main"] else 1  # older versions add jit(main)
     inner = elements[outer:-1]
+    if outer == 2 and op_name.startswith(OF_TORCH):  # ATen's words say what is done, not what for
+        inner = [element for element in inner if not _OF_ATEN.match(element)]
     return [element.removeprefix("jit(") for element in inner if element]

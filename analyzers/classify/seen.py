@@ -67,6 +67,18 @@ class OpRoles:
             return Role(way, found.how) if way else found
         return found
 
+    @cached_property
+    def tables(self) -> frozenset[tuple[int, ...]]:
+        """Dimensions of the tables of embeddings, where ops say that they look tokens up."""
+        looked_up = (
+            op
+            for op in self.program.ops.values()
+            if "/aten::embedding/" in f"{op.op_name}/" and op.opcode == "gather"
+        )
+        return frozenset(
+            shape.dims for op in looked_up for shape in self.program.shapes_of(op)[:1]
+        )
+
     def phase(self, op: Op, name: str) -> str:
         """Phase that its name states; without a name that of what it reads.
 

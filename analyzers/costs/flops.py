@@ -71,7 +71,7 @@ def _of_library(program: Program, op: Op) -> Flops:
         known = _convolution(program, op, op.target)
         return Flops(*known, "convolution") if known else Flops(None, "", "convolution")
     if kind == "attention":
-        return _attention(program, op, is_backward="Backward" in op.target)
+        return _attention(program, op, is_backward="ackward" in op.target)
     if is_grouped_call(op):
         return Flops(None, "", "grouped gemm")
     if exchange_of(op.target):

@@ -14,7 +14,7 @@ import pandas as pd
 
 from moeprof.hlo.instruction import Frame as Frame
 from moeprof.hlo.instruction import Instruction, instructions_of, without_call_circles
-from moeprof.hlo.shape import UNKNOWN_SIZE, arrays_of
+from moeprof.hlo.shape import UNKNOWN_SIZE, Shape, arrays_of
 
 # Opcodes that show the same numbers in another place, layout or type.
 VIEWS = frozenset(
@@ -27,6 +27,8 @@ _INDEX_ARITHMETIC = frozenset({"add", "compare", "select", "subtract", "iota", "
 _MOVES = VIEWS | {"dynamic-update-slice", "concatenate", "pad"}
 _DEEPEST = 40
 T = TypeVar("T")
+STAND_IN = "stand-in"
+"""Opcode of what stands for an input of which nothing but the shape is known."""
 FLOATS = frozenset({"f64", "f32", "bf16", "f16"})
 _WHOLE = frozenset({"s32", "u32", "s64", "u64", "s16", "u16", "s8", "u8"})
 
@@ -194,6 +196,16 @@ class Program:
             seen.add(inner.name)
             found = inner
         return found
+
+    def shapes_of(self, op: Op) -> list[Shape]:
+        """Shapes of an op's operands, then of its result."""
+        return [*(self.ops[name].result for name in op.operands if name in self.ops), op.result]
+
+    def is_apart(self, op: Op) -> bool:
+        """Whether nothing tells what makes its inputs: ops that share a shape are no neighbours."""
+        return any(
+            operand in self.ops and self.ops[operand].opcode == STAND_IN for operand in op.operands
+        )
 
     def only_moves(self, op: Op) -> bool:
         """Whether the op computes nothing but places: slices, updates of slices, copies."""

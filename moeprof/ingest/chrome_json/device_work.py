@@ -27,6 +27,8 @@ from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.vocabulary import stream_kind_of
 
+GLOO = "gloo:"
+"""What names of collectives begin with that PyTorch runs on the threads of a CPU."""
 _DEVICES, _HOSTS = "/device:", "/host:"
 _KINETO = {
     "kernel": "kernel",
@@ -57,10 +59,13 @@ class DeviceWork:
     nameless: int
 
 
-def device_work(gathered: Gathered, keep: Flags) -> DeviceWork:
-    """Pick the device work among the kept events."""
+def device_work(gathered: Gathered, keep: Flags, *, has_gpus: bool = False) -> DeviceWork:
+    """Pick the device work among the kept events.
+
+    ``has_gpus``: the trace says that the machine has some, be there work of them or not.
+    """
     tpu, gpu = tpu_lines(gathered, keep), gpu_lines(gathered, keep)
-    device, kind, derived = _devices(gathered, tpu, gpu)
+    device, kind, derived = _devices(gathered, tpu, gpu, has_gpus=has_gpus)
     places = np.flatnonzero(keep & (kind > 0))
     labels = gathered.labels
     is_tpu = tpu.is_op[places]
@@ -137,7 +142,9 @@ def _modules(gathered: Gathered, places: Int64s, tpu: TpuLines, gpu: GpuLines) -
     return np.where((told == 0) & tpu.is_op[places], around, told)
 
 
-def _devices(gathered: Gathered, tpu: TpuLines, gpu: GpuLines) -> tuple[Int64s, Int64s, Flags]:
+def _devices(
+    gathered: Gathered, tpu: TpuLines, gpu: GpuLines, *, has_gpus: bool
+) -> tuple[Int64s, Int64s, Flags]:
     """Of each event its device, the label of its kind (0: no work), whether it is derived.
 
     Ops of the host are work only where the trace has no device: else they are launches.
@@ -166,6 +173,9 @@ def _devices(gathered: Gathered, tpu: TpuLines, gpu: GpuLines) -> tuple[Int64s, 
     is_kernel = category == labels.code("kernel")  # AMD's runtime fills and copies by kernels
     kind[is_kernel] = _kinds(named[is_kernel], texts, labels.code)
     kind[derived] = 0
+    if not (kind > 0).any() and not has_gpus:  # PyTorch on a CPU: its ops are the work
+        is_gloo = (category == labels.code("user_annotation")) & _starts(named, texts, GLOO)
+        kind[(category == labels.code("cpu_op")) | is_gloo] = labels.code("op")
     return device, kind, derived
 
 

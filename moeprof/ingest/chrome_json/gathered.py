@@ -6,6 +6,7 @@ is counted by kind. Python calls of the host are counted and not kept.
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
 from collections import Counter
@@ -28,6 +29,7 @@ _NUMBERS = {
     "graph_node": ("cuda_graph_node_id", "graph node id"),
     "group": ("group_id",),
     "rank": ("rank",),
+    "external": ("External id",),
 }
 _TEXTS = {
     "op": ("hlo_op",),
@@ -45,6 +47,17 @@ _ARGUMENTS = {
     for key in keys
 }
 """Of each argument the column that it tells, all that may tell it, and whether it is a text."""
+CALL_COLUMNS = ("place", "sequence", "forward_thread", "dims", "types", "values", "collective")
+"""Of a host op or kernel of PyTorch: the event; numbers of autograd; labels of texts in JSON."""
+_CALLS = frozenset({"cpu_op", "kernel"})
+_AUTOGRAD = ("Sequence number", "Fwd thread id")
+_INPUTS = ("Input Dims", "Input type", "Concrete Inputs")
+_MESSAGE = (
+    *("Collective name", "Process Group Name", "Process Group Ranks", "Group size", "dtype"),
+    *("In msg nelems", "Out msg nelems", "Global rank start", "Global rank stride"),
+)
+"""What a collective sends, and to whom."""
+_TELLING = frozenset((*_AUTOGRAD, *_INPUTS, *_MESSAGE))
 _LAUNCH = "gpu_launch"  # XProf ties launch and kernel by an id of their flow, where it drops theirs
 _NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
 NONE = -(2**62)
@@ -89,6 +102,7 @@ class Gathered:
         self._open: dict[tuple[str, str], list[Event]] = {}  # begun on a thread, and not yet ended
         self._codes: dict[str, int] = {}
         self._rows = array("q")  # all columns of one event behind each other
+        self._calls = array("q")  # the same of `CALL_COLUMNS`, of events that have any
 
     def add(self, events: Iterable[Event]) -> None:
         """Take in events."""
@@ -128,6 +142,11 @@ class Gathered:
         """All rows. No event can be added as long as it is in use."""
         return np.frombuffer(self._rows, np.int64).reshape(-1, len(_COLUMNS))
 
+    def calls(self) -> dict[str, Int64s]:
+        """`CALL_COLUMNS`, of the events that have any; numbers that are absent `NONE`."""
+        table = np.frombuffer(self._calls, np.int64).reshape(-1, len(CALL_COLUMNS))
+        return {name: table[:, place].copy() for place, name in enumerate(CALL_COLUMNS)}
+
     def part(self, mine: Flags, names: Mapping[str, str]) -> Gathered:
         """These events alone, with labels of their own, and the processes of these names."""
         found, texts = Gathered(Labels()), self.labels.texts
@@ -135,6 +154,12 @@ class Gathered:
         for place in (_PLACE[name] for name in _LABELLED):
             table[:, place] = found.labels.codes(texts, table[:, place])
         found._rows = array("q", table.tobytes())
+        calls = np.stack([*self.calls().values()], axis=1)
+        calls = calls[mine[calls[:, 0]]]
+        calls[:, 0] = (np.cumsum(mine) - 1)[calls[:, 0]]
+        for place in range(len(CALL_COLUMNS) - 4, len(CALL_COLUMNS)):
+            calls[:, place] = found.labels.codes(texts, calls[:, place])
+        found._calls = array("q", calls.tobytes())
         found.names = dict(names)
         found.threads = {key: name for key, name in self.threads.items() if key[0] in names}
         found.tags = {process: tag for process, tag in self.tags.items() if process in names}
@@ -188,9 +213,25 @@ class Gathered:
             if slot is not None:
                 place, keys, is_text = slot
                 row[place] = code(_first_text(args, keys)) if is_text else _first_number(args, keys)
+        if event.get("cat") in _CALLS and not _TELLING.isdisjoint(args):
+            self._add_call(args)
         if event.get("cat") == _LAUNCH and row[_PLACE["correlation"]] == NONE:
             row[_PLACE["correlation"]] = _first_number(event, ("bind_id",))
         self._rows.extend(row)
+
+
+    def _add_call(self, args: dict[str, object]) -> None:
+        """What the event that comes next tells of itself as a call of PyTorch."""
+        place = len(self._rows) // len(_COLUMNS)
+        numbers = (_first_number(args, (key,)) for key in _AUTOGRAD)
+        texts = (_json(args[key]) if key in args else "" for key in _INPUTS)
+        message = {key: args[key] for key in _MESSAGE if key in args}
+        told = (*texts, _json(message) if "Collective name" in message else "")
+        self._calls.extend((place, *numbers, *map(self._code, told)))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def encodable(text: str) -> str:

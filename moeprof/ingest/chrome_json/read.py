@@ -35,6 +35,7 @@ from moeprof.ingest.chrome_json.steps import (
     core_steps,
     runs_of,
 )
+from moeprof.ingest.chrome_json.torch.program import is_torch, torch_ops
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
 from moeprof.ingest.planes.record import A_DATE_NS, Host, Labels, Launch, Record, sound
@@ -93,13 +94,13 @@ def _host(source: _Source, part: Part, *, is_alone: bool) -> Host:
     is_device = gathered.column("device") < DEVICES
     record.drop(IMPOSSIBLE_DEVICE, (keep & ~is_device).sum())
     keep &= is_device
-    found = device_work(gathered, keep)
+    found = device_work(gathered, keep, has_gpus=bool(trace.others.get("deviceProperties")))
     what = "ops of the TPU" if found.platform == "tpu" else "streams"
     record.drop(f"events derived from the {what}", found.derived)
     record.drop("ends of operations", found.ends)
     steps = core_steps(gathered, found) or annotated(gathered, found, keep)
     record.markers.extend(steps.markers)
-    programs = _place(found, gathered, steps, record)
+    programs = _place(found, gathered, steps, keep, record)
     is_cut = bool(trace.problem) or source.complete == MOST_EVENTS
     record.known_until_ns = int(found.work["end_ns"].max()) if is_cut and len(found.work) else None
     record.checks.extend(_checks(source, gathered, found, keep))
@@ -147,11 +148,13 @@ def _base_ns(others: Mapping[str, object], gathered: Gathered) -> int:
 
 
 def _place(
-    found: DeviceWork, gathered: Gathered, steps: JsonSteps, record: Record
+    found: DeviceWork, gathered: Gathered, steps: JsonSteps, keep: Flags, record: Record
 ) -> dict[int, Program]:
     """Add the work with module and execution; the programs are what its events name."""
     if found.work.empty:
         return {}
+    if is_torch(gathered):
+        return _place_torch(found, gathered, steps, keep, record)
     codes, names = pd.factorize(found.module)
     texts = gathered.labels.texts
     # where no event names a program, as in PyTorch's traces, all work is of one without a name
@@ -165,15 +168,29 @@ def _place(
         record.launches.extend(map(Launch, *began))
     else:
         runs = runs_of(found, gathered, steps)
-        record.launches.extend(
-            Launch(FIRST_RUN + n, marker.start_ns) for n, marker in enumerate(steps.markers)
-        )
+        record.launches.extend(_step_launches(steps))
     record.work.append(found.work.assign(module=ids[codes], run_id=runs))
     return {
         int(ids[number]): program_of(texts[code], _ops(found, gathered, codes == number))
         for number, code in enumerate(names)
         if ids[number] != -1
     }
+
+
+def _step_launches(steps: JsonSteps) -> Iterator[Launch]:
+    return (Launch(FIRST_RUN + n, marker.start_ns) for n, marker in enumerate(steps.markers))
+
+
+def _place_torch(
+    found: DeviceWork, gathered: Gathered, steps: JsonSteps, keep: Flags, record: Record
+) -> dict[int, Program]:
+    """Add the work with the ops of PyTorch that launched it; the program is all these ops."""
+    runs = runs_of(found, gathered, steps)
+    record.launches.extend(_step_launches(steps))
+    record.is_nested = found.platform == "cpu"
+    ops = torch_ops(gathered, found, runs, keep)
+    record.work.append(found.work.assign(module=1, op=ops.op, run_id=runs))
+    return {1: ops.program}
 
 
 def _ops(found: DeviceWork, gathered: Gathered, mine: Flags) -> list[NamedOp]:

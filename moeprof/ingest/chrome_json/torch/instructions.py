@@ -1,0 +1,364 @@
+"""Which instruction of a program is a call of PyTorch, by its name and inputs?
+
+The inputs' shapes and types are those that ``record_shapes`` writes; without them an instruction
+is known by its name alone, and has no size. What a result looks like nothing writes: it follows
+from the inputs where the op leaves one way, else it is not known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from moeprof.hlo.attributes import NO_ATTRIBUTES, Attributes, DotDims
+from moeprof.hlo.instruction import NO_SHAPE, Groups, Instruction
+from moeprof.hlo.shape import Shape
+from moeprof.ingest.chrome_json.device_work import GLOO
+
+DTYPES = {
+    **{"float": "f32", "double": "f64", "c10::Half": "f16", "c10::BFloat16": "bf16"},
+    **{"c10::Float8_e4m3fn": "f8e4m3fn", "c10::Float8_e5m2": "f8e5m2"},
+    **{"c10::Float8_e4m3fnuz": "f8e4m3fnuz", "c10::Float8_e5m2fnuz": "f8e5m2fnuz"},
+    **{"long int": "s64", "long": "s64", "int": "s32", "short": "s16", "signed char": "s8"},
+    **{"unsigned char": "u8", "bool": "pred", "c10::complex<float>": "c64"},
+}
+"""Types as the profiler writes them (c10::ScalarType's C++ names) -> those of HLO."""
+_MESSAGE_DTYPES = {
+    **{"Float": "f32", "Double": "f64", "Half": "f16", "BFloat16": "bf16", "Long": "s64"},
+    **{"Int": "s32", "Short": "s16", "Char": "s8", "Byte": "u8", "Bool": "pred"},
+    **{"Float8_e4m3fn": "f8e4m3fn", "Float8_e5m2": "f8e5m2"},
+}
+"""The same as collectives name them (c10::toString)."""
+_SCALAR_TYPES = {"5": "f16", "6": "f32", "7": "f64", "15": "bf16"}
+"""The same by number, as an op's argument (c10::ScalarType)."""
+COLLECTIVES = {
+    **{"allreduce": "all-reduce", "all_reduce": "all-reduce", "reduce": "all-reduce"},
+    **{"allreduce_coalesced": "all-reduce", "allreduce_sparse": "all-reduce"},
+    **{"allgather": "all-gather", "_allgather_base": "all-gather", "all_gather": "all-gather"},
+    **{"allgather_into_tensor_coalesced": "all-gather", "gather": "all-gather"},
+    **{"reduce_scatter": "reduce-scatter", "_reduce_scatter_base": "reduce-scatter"},
+    **{"reduce_scatter_tensor_coalesced": "reduce-scatter"},
+    **{"alltoall": "all-to-all", "all_to_all": "all-to-all", "all_to_allv": "all-to-all"},
+    **{"alltoall_base": "all-to-all", "broadcast": "collective-broadcast"},
+    **{"_broadcast_oop": "collective-broadcast", "send": "send", "recv": "recv"},
+}
+"""What collectives call themselves, letters of ranks and underscores aside -> HLO's opcode."""
+_MOST_RANKS = 1 << 17
+
+
+@dataclass(frozen=True)
+class Call:
+    """An op with its inputs; ``message`` is what a collective says of itself."""
+
+    name: str
+    inputs: tuple[Shape | tuple[Shape, ...] | None, ...] = ()
+    values: tuple[str, ...] = ()
+    message: Mapping[str, object] | None = None
+
+    @property
+    def tensors(self) -> tuple[Shape, ...]:
+        """Its inputs that are tensors, of lists each."""
+        found: list[Shape] = []
+        for one in self.inputs:
+            found += one if isinstance(one, tuple) else [one] if one is not None else []
+        return tuple(found)
+
+    def value(self, place: int) -> str:
+        """An input that is no tensor, as text; empty where it is not known."""
+        return self.values[place] if place < len(self.values) else ""
+
+
+def call_of(name: str, dims: str, types: str, values: str, message: str) -> Call:
+    """Read what an event tells of a call; texts are JSON, or empty."""
+    shapes, kinds = _listed(dims), _listed(types)
+    inputs = [
+        _input(one, kinds[place] if place < len(kinds) else "") for place, one in enumerate(shapes)
+    ]
+    told = json.loads(message) if message else None
+    return Call(name, tuple(inputs), tuple(map(str, _listed(values))), told)
+
+
+def gloo_message(name: str) -> Mapping[str, object] | None:
+    """What the name of an annotation says of a collective that gloo runs; None for any other."""
+    return {"Collective name": name.removeprefix(GLOO)} if name.startswith(GLOO) else None
+
+
+def _listed(text: str) -> list[object]:
+    found = json.loads(text) if text else []
+    return found if isinstance(found, list) else []
+
+
+def _input(dims: object, kind: object) -> Shape | tuple[Shape, ...] | None:
+    """A tensor, or a list of them; None for a scalar, and where the type is not known."""
+    if not isinstance(dims, list):
+        return None
+    if kind == "TensorList" or (dims and all(isinstance(one, list) for one in dims)):
+        return tuple(Shape("", _dims(one), unread="") for one in dims)
+    dtype = DTYPES.get(str(kind))
+    return Shape(dtype, _dims(dims)) if dtype else None
+
+
+def _dims(given: object) -> tuple[int, ...]:
+    numbers = given if isinstance(given, list) else []
+    return tuple(int(n) for n in numbers if isinstance(n, int) and 0 <= n < 2**62)
+
+
+# What each op is among HLO's instructions.
+
+
+@dataclass(frozen=True)
+class Made:
+    """An instruction without its name and place: what it does, reads and gives."""
+
+    opcode: str
+    result: Shape = NO_SHAPE
+    operands: tuple[Shape, ...] = ()
+    attributes: Attributes = NO_ATTRIBUTES
+    target: str = ""
+    config: str = ""
+    groups: Groups = ()
+
+
+def made(call: Call) -> Made:
+    """The instruction that a call is; of an op that nothing is known of a custom call."""
+    if call.message is not None:
+        return _collective(call)
+    plain = call.name.rpartition("::")[2]
+    maker = _MAKERS.get(plain) or _MAKERS.get(plain.removesuffix("_"))
+    known = maker(call) if maker is not None and call.tensors else None
+    if known is not None:
+        return known
+    for pattern, opcode in _BY_NAME:
+        if pattern.fullmatch(plain):
+            return _sized(call, opcode)
+    return _sized(call, "map" if _SAME.fullmatch(plain) else "custom-call")
+
+
+_BY_NAME = tuple(
+    (re.compile(pattern), opcode)
+    for pattern, opcode in (
+        (r"_?(copy_?|clone|contiguous|_to_copy|to|cat|stack|repeat|roll|flip|pad)", "copy"),
+        (r"(constant_pad_nd|repeat_interleave|_pin_memory|narrow_copy)", "copy"),
+        (r"(fill_?|zero_?|zeros\w*|ones\w*|full\w*|arange|_foreach_zero_)", "broadcast"),
+        (r"(sort|argsort|msort)", "sort"),
+        (r"(topk|kthvalue)", "topk"),
+        (r"(index|index_select|gather|embedding|take\w*|_index_select)", "gather"),
+        (r"(_?index_put\w*|index_add_?|index_copy_?|scatter\w*|masked_scatter\w*)", "scatter"),
+        (r"(embedding_dense_backward|embedding_backward|index_reduce_?)", "scatter"),
+        (r"(sum|mean|amax|amin|max|min|prod|var|std|norm|linalg_vector_norm|all|any)", "reduce"),
+        (r"(argmax|argmin|cumsum|cumprod|bincount|histc|nonzero|unique\w*|_unique\w*)", "reduce"),
+        (r"(logsumexp|var_mean|count_nonzero|_foreach_norm|native_batch_norm\w*)", "reduce"),
+        (r"_?(log_)?softmax\w*|_?(native_|fused_)?(layer|rms|group|batch)_norm\w*", "reduce"),
+        (r"nll_loss\w*|_softmax_backward_data|_log_softmax_backward_data", "reduce"),
+        (r"_foreach_\w+|_fused_(adam|adamw|sgd|adagrad)_?", "map"),
+    )
+)
+"""Ops by the end of their name -> HLO's opcode. What no row names is a custom call of its name."""
+_SAME = re.compile(
+    r"(add|sub|mul|div|rsub|neg|pow|exp|log|sqrt|rsqrt|reciprocal|tanh|sigmoid|silu|gelu|relu|abs|"
+    r"clamp\w*|where|masked_fill|eq|ne|lt|le|gt|ge|bitwise_\w+|logical_\w+|remainder|floor_divide|"
+    r"silu_backward|gelu_backward|sigmoid_backward|tanh_backward|threshold_backward|addcmul|"
+    r"addcdiv|lerp|maximum|minimum|native_dropout\w*|dropout|copy|clone|_to_copy|fill|zero|"
+    r"_?softmax|_?log_softmax|_softmax_backward_data|_log_softmax_backward_data|cumsum|"
+    r"native_layer_norm|layer_norm|_fused_rms_norm|rms_norm)_?"
+)
+"""Ops whose result has the shape of their inputs, spread over one another."""
+
+
+def _sized(call: Call, opcode: str) -> Made:
+    """An op that moves its inputs and what they give."""
+    plain = call.name.rpartition("::")[2]
+    tensors = call.tensors
+    result, operands = NO_SHAPE, tensors
+    if tensors and _SAME.fullmatch(plain):
+        first = tensors[0]
+        dims = first.dims if plain.endswith("_") else _spread([one.dims for one in tensors])
+        result = Shape(first.dtype, dims) if dims is not None and first.is_array else NO_SHAPE
+        if plain in ("copy_", "fill_", "zero_"):
+            operands = tensors[1:]
+    return Made(opcode, result, operands, target=call.name if opcode == "custom-call" else "")
+
+
+def _spread(dims: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape that all of these spread over; None where they do not fit together."""
+    longest = max(map(len, dims), default=0)
+    found = [1] * longest
+    for one in dims:
+        for place, size in enumerate(one, longest - len(one)):
+            if size != 1 and found[place] not in (1, size):
+                return None
+            found[place] = size if size != 1 else found[place]
+    return tuple(found)
+
+
+def _product(first: int, second: int) -> Callable[[Call], Made | None]:
+    """[…, M, K] × […, K, N], of the inputs at these places."""
+
+    def maker(call: Call) -> Made | None:
+        pair = [call.inputs[at] if at < len(call.inputs) else None for at in (first, second)]
+        lhs, rhs = pair
+        if not isinstance(lhs, Shape) or not isinstance(rhs, Shape):
+            return None
+        rank = len(lhs.dims)
+        if rank not in (2, 3) or len(rhs.dims) != rank or lhs.dims[-1] != rhs.dims[-2]:
+            return None
+        batch = tuple(range(rank - 2))
+        numbers = DotDims((rank - 1,), (rank - 2,), batch, batch)
+        dtype = lhs.dtype
+        if call.name.endswith("_scaled_mm"):
+            dtype = next((_SCALAR_TYPES[v] for v in call.values if v in _SCALAR_TYPES), "bf16")
+        result = Shape(dtype, (*lhs.dims[:-1], rhs.dims[-1]))
+        return Made("dot", result, (lhs, rhs), Attributes(dot=numbers))
+
+    return maker
+
+
+def _grouped(call: Call) -> Made | None:
+    """Rows by each group's matrix, or the gradient of these: `torch._grouped_mm`'s four forms."""
+    floats = [one for one in call.inputs if isinstance(one, Shape) and one.is_float]
+    counts = [one for one in call.tensors if one.is_whole and len(one.dims) == 1]
+    if len(floats) < 2:
+        return None
+    lhs, rhs = floats[:2]
+    dtype = "bf16" if lhs.dtype.startswith("f8") else lhs.dtype
+    ranks = len(lhs.dims), len(rhs.dims)
+    if ranks == (2, 3):
+        dims = (lhs.dims[0], rhs.dims[2])
+    elif ranks == (3, 2):
+        dims = (lhs.dims[1], rhs.dims[1])
+    elif ranks == (2, 2) and counts:
+        dims = (counts[0].dims[0], lhs.dims[0], rhs.dims[1])
+    else:
+        return _product(0, 1)(call)
+    operands = (rhs, lhs) if ranks == (3, 2) else (lhs, rhs)
+    return Made("custom-call", Shape(dtype, dims), (*operands, *counts), target=call.name)
+
+
+_CAUSAL = {
+    **{"_scaled_dot_product_flash_attention": 4, "_scaled_dot_product_efficient_attention": 6},
+    **{"_scaled_dot_product_cudnn_attention": 6, "_cudnn_attention_forward": 10},
+    **{"_flash_attention_forward": 8, "_efficient_attention_forward": 9},
+    **{"_scaled_dot_product_flash_attention_backward": 11, "_flash_attention_backward": 11},
+    **{"_scaled_dot_product_efficient_attention_backward": 11},
+    **{"_efficient_attention_backward": 14},
+    **{"_scaled_dot_product_cudnn_attention_backward": 14, "_cudnn_attention_backward": 14},
+    **{"_scaled_dot_product_fused_attention_overrideable": 5},
+}
+"""ATen's attention -> the place of ``is_causal`` among its inputs (native_functions.yaml)."""
+_ROWS_FIRST = re.compile(r"_(flash|efficient)_attention_(forward|backward)")
+"""Those that take [B, S, H, D]; all others take [B, H, S, D]."""
+_MASKS = {**dict.fromkeys(("true", "1", "2"), "CAUSAL"), **dict.fromkeys(("false", "0"), "NO_MASK")}
+"""Of the efficient ones by number (CustomMaskType): none, and causal from two corners."""
+
+
+def _attention(call: Call) -> Made | None:
+    """Fused attention, as cuDNN's call in HLO states it: scores [B, H, Sq, Sk], a mask."""
+    plain = call.name.rpartition("::")[2]
+    begin = 1 if plain.endswith("_backward") else 0
+    found = [one for one in call.inputs[begin : begin + 3] if isinstance(one, Shape)]
+    if len(found) < 3 or any(len(one.dims) != 4 for one in found):
+        return None
+    if _ROWS_FIRST.fullmatch(plain):
+        found = [Shape(o.dtype, (o.dims[0], o.dims[2], o.dims[1], o.dims[3])) for o in found]
+    query, key, value = found
+    scores = [*query.dims[:3], key.dims[2]]
+    config: dict[str, object] = {"intermediate_tensor_shape": {"dimensions": scores}}
+    mask = _MASKS.get(call.value(_CAUSAL[plain]).lower())
+    result = Shape(query.dtype, (*query.dims[:3], value.dims[3]))
+    config["mask_type"] = mask
+    # whether a mask leaves half of it out is not known without its name
+    text = json.dumps({"cudnn_fmha_backend_config": config}) if mask else ""
+    return Made("custom-call", result, (query, key, value), target=call.name, config=text)
+
+
+_WINDOWS = {
+    **dict.fromkeys(("convolution", "_convolution"), (3, 4, 5)),
+    **dict.fromkeys(("mkldnn_convolution", "miopen_convolution"), (4, 3, 5)),
+    "cudnn_convolution": (3, 2, 4),
+}
+"""ATen's convolutions -> places of stride, padding and dilation (native_functions.yaml)."""
+
+
+def _convolution(call: Call) -> Made | None:
+    """Input [N, C, …] by kernel [O, C / groups, …]; sizes by padding, stride and dilation."""
+    pair = call.inputs[:2]
+    if len(pair) < 2 or not isinstance(pair[0], Shape) or not isinstance(pair[1], Shape):
+        return None
+    image, kernel = pair
+    assert isinstance(image, Shape)
+    assert isinstance(kernel, Shape)
+    plain = call.name.rpartition("::")[2]
+    stride, padding, dilation = (_numbers(call.value(at)) for at in _WINDOWS[plain])
+    sizes = []
+    for at, size in enumerate(image.dims[2:]):
+        if at >= min(len(stride), len(padding), len(dilation), len(kernel.dims) - 2):
+            return None
+        reach = dilation[at] * (kernel.dims[2 + at] - 1) + 1
+        sizes.append((size + 2 * padding[at] - reach) // stride[at] + 1)
+    result = Shape(image.dtype, (image.dims[0], kernel.dims[0], *sizes))
+    numbers = Attributes(kernel_output=0)
+    return Made("convolution", result, (image, kernel), numbers)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(n) for n in re.findall(r"-?\d+", text)]
+
+
+_MAKERS: Mapping[str, Callable[[Call], Made | None]] = {
+    **dict.fromkeys(("mm", "bmm", "_scaled_mm", "_int_mm"), _product(0, 1)),
+    **dict.fromkeys(("addmm", "baddbmm", "_addmm_activation"), _product(1, 2)),
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "grouped_gemm", "gmm"), _grouped),
+    **dict.fromkeys(_CAUSAL, _attention),
+    **dict.fromkeys(_WINDOWS, _convolution),
+}
+"""Ops by the end of their name whose sizes are known -> what they are."""
+
+
+def _collective(call: Call) -> Made:
+    """What is sent, by whom: the result has the elements that the message says."""
+    message = call.message or {}
+    plain = str(message.get("Collective name", "")).removeprefix("nccl:").lower()
+    opcode = COLLECTIVES.get(plain, "custom-call")
+    dtype = _MESSAGE_DTYPES.get(str(message.get("dtype", "")), "")
+    sent, received = (_count(message.get(f"{way} msg nelems")) for way in ("In", "Out"))
+    result = Shape(dtype, (received,)) if dtype and received >= 0 else NO_SHAPE
+    operands = (Shape(dtype, (sent,)),) if dtype and sent >= 0 else ()
+    target = call.name if opcode == "custom-call" else ""
+    return Made(opcode, result, operands, target=target, groups=_groups(message))
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 2**62 else -1
+
+
+def _groups(message: Mapping[str, object]) -> Groups:
+    """The ranks of the group; none where they are not all told."""
+    size = _count(message.get("Group size"))
+    listed = message.get("Process Group Ranks")
+    text = listed if isinstance(listed, str) else json.dumps(listed or [])
+    ranks = _numbers(text)
+    if "..." not in text and len(ranks) == size:
+        return (tuple(ranks),)
+    start, stride = (_count(message.get(f"Global rank {key}")) for key in ("start", "stride"))
+    if 0 < size <= _MOST_RANKS and start >= 0 and stride > 0:
+        return (tuple(range(start, start + size * stride, stride)),)
+    return ()
+
+
+def instruction(made: Made, name: str, operands: Sequence[str], **more: object) -> Instruction:
+    """The instruction of a name, whose operands have these."""
+    return Instruction(
+        name,
+        made.opcode,
+        made.result,
+        operands=tuple(operands),
+        attributes=made.attributes,
+        size_bytes=made.result.size_bytes if made.result.is_array else -1,
+        target=made.target,
+        config=made.config,
+        groups=made.groups,
+        **more,  # type: ignore[arg-type]
+    )
