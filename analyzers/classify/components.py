@@ -63,8 +63,9 @@ def phase_of(op_name: str) -> str:
     """Phase that JAX's name stack states.
 
     ``rematted_computation`` marks recompute; else ``transpose(`` marks backward and ``jvp(``
-    forward. Paths of PyTorch's ops begin with ``torch/`` and the phase. What is outside the differentiated function (optimizer, metrics) is other. A merged
-    name counts as the later phase of its parts.
+    forward. Paths of PyTorch's ops begin with ``torch/`` and the phase. What is outside the
+    differentiated function (optimizer, metrics) is other. A merged name counts as the later phase
+    of its parts.
     """
     found = {_phase_of_one(part) for part in op_name_parts(op_name)}
     return next((phase for phase in _LATEST_FIRST if phase in found), "other")

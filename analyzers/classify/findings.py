@@ -49,7 +49,7 @@ from moeprof.analyzers.classify.names import (
     scopes,
 )
 from moeprof.analyzers.classify.op_kinds import is_dot_call
-from moeprof.analyzers.classify.seen import OpRoles, Seen
+from moeprof.analyzers.classify.seen import OpRoles, Seen, table_dims
 from moeprof.analyzers.classify.told import ENCLOSING, by_scopes
 from moeprof.hlo.program import FLOATS, Op, Program, array_dims
 
@@ -137,11 +137,9 @@ def _by_parameter(seen: Seen) -> str | None:
 
 
 def _by_vocabulary(seen: Seen) -> str | None:
-    """A product with as many columns as an embedding has rows, outside of any layer of its own."""
-    tables = seen.roles.tables
-    sizes = {shape.dims for shape in seen.program.shapes_of(seen.op)} if tables else set()
-    is_head = seen.op.opcode == "dot" and any(dims in sizes or dims[::-1] in sizes for dims in tables)
-    return "head" if is_head and not seen.is_in_moe else None
+    """A product by as many columns as an embedding has rows, if the step has one per lookup."""
+    is_head = seen.op.opcode == "dot" and not seen.is_in_moe
+    return "head" if is_head and seen.roles.heads & table_dims(seen.program, seen.op) else None
 
 
 def _by_batch(seen: Seen) -> str | None:

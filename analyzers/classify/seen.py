@@ -7,6 +7,7 @@ become its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -68,16 +69,21 @@ class OpRoles:
         return found
 
     @cached_property
-    def tables(self) -> frozenset[tuple[int, ...]]:
-        """Dimensions of the tables of embeddings, where ops say that they look tokens up."""
-        looked_up = (
-            op
-            for op in self.program.ops.values()
-            if "/aten::embedding/" in f"{op.op_name}/" and op.opcode == "gather"
-        )
-        return frozenset(
-            shape.dims for op in looked_up for shape in self.program.shapes_of(op)[:1]
-        )
+    def heads(self) -> frozenset[tuple[int, ...]]:
+        """Dimensions of embeddings that are those of the head's weight too, where ops name lookups.
+
+        A layer may have a weight of the same size: then the forward pass has more products of that
+        size than lookups, and nothing tells which is the head's.
+        """
+        lookups, products = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
+        for op in self.program.ops.values():
+            if phase_of(op.op_name) in ("backward", "recompute"):
+                continue
+            if op.opcode == "gather" and "/aten::embedding/" in f"{op.op_name}/":
+                lookups.update(table_dims(self.program, op, first=True))
+            elif op.opcode == "dot" and op.op_name:
+                products.update(table_dims(self.program, op))
+        return frozenset(dims for dims, count in lookups.items() if products[dims] == count)
 
     def phase(self, op: Op, name: str) -> str:
         """Phase that its name states; without a name that of what it reads.
@@ -206,3 +212,9 @@ class Seen:
     def _by_frames(self, frames: tuple[Frame, ...]) -> str | None:
         in_moe = self.scope == MOE_CONTEXT
         return self.roles.told.by_frames(frames, self.phase, in_moe=in_moe)
+
+
+def table_dims(program: Program, op: Op, *, first: bool = False) -> frozenset[tuple[int, ...]]:
+    """Dimensions, in order of size, of the matrices that an op reads, or of the first alone."""
+    read = program.shapes_of(op)[: 1 if first else -1]
+    return frozenset(tuple(sorted(shape.dims)) for shape in read if len(shape.dims) == 2)

@@ -64,9 +64,7 @@ def cast(program: Program, flow: Flow, running: Sequence[Op], findings: Findings
         if found is not None and found.component not in (*_VAGUE, "loop_gaps")
     }
     voters = [
-        op
-        for op in running
-        if _is_open(program, op, findings, labels) and not program.is_apart(op)
+        op for op in running if _is_open(program, op, findings, labels) and not program.is_apart(op)
     ]
     voted, split = spread(program, flow, labels, voters)
     vague = {op.name for op in voters if is_moe_other(findings[op.name])}

@@ -227,6 +227,7 @@ OF_THE_INPUT = (
     LawInfo("device_state", "clocks, throttling and processes of GPUs in the window"),
     LawInfo("format", "what a JSON copy of a profile holds with what a profile does"),
     LawInfo("merged", "processes in one JSON with those that can be told apart", _TIMES),
+    LawInfo("forward_ops", "nodes of PyTorch's autograd, with those whose forward op is there"),
     LawInfo("derived_lines", "work beside the streams of a JSON trace, with none"),
 )
 OF_THE_ANSWER = (

@@ -219,7 +219,6 @@ class Gathered:
             row[_PLACE["correlation"]] = _first_number(event, ("bind_id",))
         self._rows.extend(row)
 
-
     def _add_call(self, args: dict[str, object]) -> None:
         """What the event that comes next tells of itself as a call of PyTorch."""
         place = len(self._rows) // len(_COLUMNS)

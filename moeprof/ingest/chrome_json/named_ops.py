@@ -11,8 +11,7 @@ import numpy as np
 
 from moeprof.hlo.instruction import Instruction
 from moeprof.hlo.shape import Shape
-from moeprof.ingest.hlo.module import HloModule
-from moeprof.ingest.hlo.programs import ModuleHead, Program
+from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.xspace.space import Int64s
 
 _ENTRY = "unknown"
@@ -41,11 +40,7 @@ def program_of(name: str, ops: Sequence[NamedOp]) -> Program:
     instructions = tuple(
         _instruction(number, op, computations) for number, op in enumerate(ops, start=1)
     )
-    program = Program(name, b"", {}, [])
-    # what a program reads from its bytes when first asked for is known already
-    vars(program)["module"] = HloModule(name, _ENTRY, instructions)
-    vars(program)["head"] = ModuleHead(name, instructions=len(instructions))
-    return program
+    return Program.known(name, _ENTRY, instructions)
 
 
 def _opcode(op: str, *, is_caller: bool) -> str:

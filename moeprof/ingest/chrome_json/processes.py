@@ -26,7 +26,7 @@ _BRACKET = re.compile(r"\s*(\[[^\]]*\])")
 _COUNTED = re.compile(r"(.*?)(-?\d{1,18})", re.DOTALL)
 _BESIDE = ("/host:", "/device:CUSTOM")
 _SPANS = ("Spans", "Traces")  # what PyTorch's profiler says of itself
-_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def processes_of(gathered: Gathered) -> list[Process]:
     texts, code = gathered.labels.texts, gathered.labels.code
     process, category = gathered.column("process"), gathered.column("category")
     used, at = np.unique(process, return_inverse=True)
-    is_work = np.isin(category, [code(name) for name in _ON_DEVICE])
+    is_work = np.isin(category, [code(name) for name in ON_DEVICE])
     # JAX gives its events no category: a call without one is of a process that is known by its name
     is_call = (gathered.column("correlation") != NONE) & (category != 0)
     is_call |= category == code("user_annotation")

@@ -35,7 +35,8 @@ from moeprof.ingest.chrome_json.steps import (
     core_steps,
     runs_of,
 )
-from moeprof.ingest.chrome_json.torch.program import is_torch, torch_ops
+from moeprof.ingest.chrome_json.torch.contexts import FUNCTION
+from moeprof.ingest.chrome_json.torch.program import is_of_kineto, is_torch, torch_ops
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
 from moeprof.ingest.planes.record import A_DATE_NS, Host, Labels, Launch, Record, sound
@@ -190,6 +191,7 @@ def _place_torch(
     record.is_nested = found.platform == "cpu"
     ops = torch_ops(gathered, found, runs, keep)
     record.work.append(found.work.assign(module=1, op=ops.op, run_id=runs))
+    record.checks.extend(ops.checks)
     return {1: ops.program}
 
 
@@ -225,9 +227,16 @@ def _callers(found: DeviceWork, gathered: Gathered, mine: Flags) -> dict[int, in
 
 def _checks(source: _Source, gathered: Gathered, found: DeviceWork, keep: Flags) -> Iterator[Law]:
     trace = source.trace
-    told = "a JSON copy of a profile: no compiled program, ops known by name alone"
+    is_native, is_kineto = is_torch(gathered), is_of_kineto(gathered)
+    told = (
+        "a trace of PyTorch's profiler"
+        if is_native or is_kineto
+        else "a JSON copy of a profile: no compiled program, ops known by name alone"
+    )
     if trace.is_list_alone:
         told += ", no metadata"
+    # PyTorch's functions that begin an annotation end inside of it
+    keep = keep & (gathered.column("category") != gathered.labels.code(FUNCTION))
     overlapping = partly_overlapping(
         gathered.column("process")[keep],
         gathered.column("thread")[keep],
@@ -238,12 +247,20 @@ def _checks(source: _Source, gathered: Gathered, found: DeviceWork, keep: Flags)
         told += f"; {format_count(found.untold)} op(s) may have been done later than shown"
     if overlapping:
         told += f"; {format_count(overlapping)} event(s) partly overlap another of their track"
-    yield Law("format", "warn", f"{told}; give the .xplane.pb where there is one")
-    yield Law(
-        "programs",
-        "warn",
-        "no compiled program: a JSON trace carries none; nothing is told of shapes and memory",
-    )
+    if is_native or is_kineto:
+        is_whole = not overlapping and not trace.is_list_alone
+        yield Law("format", "ok" if is_whole else "warn", told)
+    else:
+        yield Law("format", "warn", f"{told}; give the .xplane.pb where there is one")
+    if not is_native:
+        yield Law(
+            "programs",
+            "warn",
+            "no compiled program: a JSON trace carries none; nothing is told of shapes and memory"
+            if not is_kineto
+            else "no op of PyTorch's dispatcher in the trace: kernels are known by what their names "
+            "say alone; profile with ProfilerActivity.CPU too",
+        )
     if (derived := derived_lines(found.gpu, int((keep & found.gpu.is_derived).sum()))) is not None:
         yield derived
     lost = []

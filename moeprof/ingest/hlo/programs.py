@@ -6,11 +6,12 @@ ids are known at once; instructions and buffers are read when they are first ask
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from moeprof.hlo.instruction import Instruction
 from moeprof.ingest.hlo.buffer_assignment import (
     Buffer,
     MemoryTotals,
@@ -32,12 +33,26 @@ class Program:
     """A module with its buffers, as the runtime compiled it, read when first asked for.
 
     What turns out to be damaged is noted in ``damage`` and reads as if it were not there.
+    ``is_of_calls``: no compiler made it; its instructions are the calls that one process made, so
+    that other processes of the run may have more.
     """
 
     name: str
     proto: bytes = field(repr=False)
     parts: Mapping[int, Stretch] = field(repr=False)
     damage: list[str] = field(repr=False, compare=False)
+    is_of_calls: bool = False
+
+    @classmethod
+    def known(
+        cls, name: str, entry: str, items: Sequence[Instruction], *, is_of_calls: bool = False
+    ) -> Program:
+        """A program of these instructions, whose names alone are known of the rest."""
+        program = cls(name, b"", {}, [], is_of_calls)
+        # what a program reads from its bytes when first asked for is known already
+        vars(program)["module"] = HloModule(name, entry, tuple(items))
+        vars(program)["head"] = ModuleHead(name, instructions=len(items))
+        return program
 
     @cached_property
     def module(self) -> HloModule:

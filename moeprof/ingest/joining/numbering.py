@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from moeprof.hlo.instruction import Instruction
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.placing.step import Step
@@ -45,7 +46,7 @@ def joined_ids(hosts: Sequence[Host]) -> Joined:
     known: dict[int, Program] = {}
     ran: set[int] = set()
     found, notes = [], []
-    for host in hosts:
+    for host in _with_common_calls(hosts):
         mine = _modules(host) & host.programs.keys()
         ids, apart = _new_ids(host.programs, mine, known, ran)
         if apart:
@@ -59,6 +60,26 @@ def joined_ids(hosts: Sequence[Host]) -> Joined:
         found.append(host)
     found, lacking = _with_what_they_lack(found)
     return Joined(found, (*notes, *lacking))
+
+
+def _with_common_calls(hosts: Sequence[Host]) -> Sequence[Host]:
+    """Hosts whose programs of calls hold what any of them called: an op has one name on all."""
+    made = [p for host in hosts for p in host.programs.values() if p.is_of_calls]
+    if len(made) < 2:
+        return hosts
+    items: dict[str, Instruction] = {}
+    for program in made:
+        for item in program.module.instructions:
+            items.setdefault(item.name, item)
+    numbered = [item._replace(id=n) for n, item in enumerate(items.values())]
+    common = Program.known(made[0].name, made[0].module.entry, numbered, is_of_calls=True)
+    return [
+        replace(
+            host,
+            programs={m: common if p.is_of_calls else p for m, p in host.programs.items()},
+        )
+        for host in hosts
+    ]
 
 
 def _modules(host: Host) -> set[int]:

@@ -65,12 +65,15 @@ class Contexts:
     """Of each of ``places`` (rows of the trace's events) what is around it.
 
     ``op`` is the place of the op of the dispatcher that it is or lies directly in, -1 for none;
-    ``of`` numbers a context each, itself included, that `contexts` lists.
+    ``of`` numbers a context each, itself included, that `contexts` lists. ``nodes`` counts nodes of
+    autograd that a forward op made, ``told`` those whose op is known.
     """
 
     places: Int64s
     op: Int64s
     of: Int64s
+    nodes: int
+    told: int
     _above: list[int]
     _elements: list[tuple[int, str]]
     _listed: list[tuple[int, int]]
@@ -94,6 +97,11 @@ class Contexts:
 def contexts_of(gathered: Gathered, is_host: Flags) -> Contexts:
     """What is around each event of ``is_host``: ops, functions, annotations, calls of a driver."""
     places = np.flatnonzero(is_host)
+    kind = _kinds(gathered, *(gathered.column(name)[places] for name in ("category", "event")))
+    # what says nothing is left out: the functions that begin and end annotations cross these
+    is_call = gathered.column("correlation")[places] != NONE
+    is_telling = (kind != _PASSED) | is_call
+    places, kind = places[is_telling], kind[is_telling]
     column = {
         name: gathered.column(name)[places]
         for name in ("process", "thread", "category", "event", "start_ns", "end_ns")
@@ -102,7 +110,6 @@ def contexts_of(gathered: Gathered, is_host: Flags) -> Contexts:
     track = column["process"] * len(texts) + column["thread"]
     nested = nesting(track, column["start_ns"], column["end_ns"])
     is_op = column["category"] == code(CPU_OP)
-    kind = _kinds(gathered, column["category"], column["event"])
     calls = _autograd(gathered, places)
     is_forward_op = is_op & (kind != _NODE) & (calls.sequence >= 0) & (calls.thread <= 0)
     forward = _forward_ops(gathered, column, track, kind, calls, is_forward_op)
@@ -119,6 +126,8 @@ def contexts_of(gathered: Gathered, is_host: Flags) -> Contexts:
         places,
         np.where(op >= 0, places[op], -1),
         of,
+        int(((kind == _NODE) & (calls.sequence >= 0)).sum()),
+        int((forward >= 0).sum()),
         above_of,
         [(k, texts[label]) for k, label in elements],
         [divmod(each, len(PHASES)) for each in listed.tolist()],

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from moeprof.hlo.attributes import NO_ATTRIBUTES, Attributes, DotDims
 from moeprof.hlo.instruction import NO_SHAPE, Groups, Instruction
@@ -225,6 +224,7 @@ def _grouped(call: Call) -> Made | None:
     lhs, rhs = floats[:2]
     dtype = "bf16" if lhs.dtype.startswith("f8") else lhs.dtype
     ranks = len(lhs.dims), len(rhs.dims)
+    dims: tuple[int, ...]
     if ranks == (2, 3):
         dims = (lhs.dims[0], rhs.dims[2])
     elif ranks == (3, 2):

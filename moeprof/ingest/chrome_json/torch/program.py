@@ -1,14 +1,14 @@
 """Which op of PyTorch is each piece of device work of, and which program do these ops make?
 
-A program's instruction is one run of an op in a step: the op, what is around it, its inputs, and how
-many of the same ran before it in that step. Its name follows from these, so that the same op has
-the same name in every step, in the files of other ranks and in other runs.
+An instruction of the program is one run of an op in a step: the op, what is around it, its inputs,
+and how many of the same ran before it in that step. Its name follows from these, so that the same
+op has the same name in every step, in the files of other ranks and in other runs.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from moeprof.hlo.instruction import Instruction, frames_text
 from moeprof.hlo.program import STAND_IN
 from moeprof.ingest.chrome_json.device_work import DeviceWork
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
+from moeprof.ingest.chrome_json.processes import ON_DEVICE
 from moeprof.ingest.chrome_json.torch.contexts import (
     ANNOTATION,
     CPU_OP,
@@ -32,28 +33,41 @@ from moeprof.ingest.chrome_json.torch.instructions import (
     instruction,
     made,
 )
-from moeprof.ingest.hlo.module import HloModule
-from moeprof.ingest.hlo.programs import ModuleHead, Program
+from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.xspace.space import Flags, Int64s
+from moeprof.tables.law import Law
+from moeprof.units import format_count
 from moeprof.vocabulary import is_driver_copy
 
 PROGRAM = "PyTorch"
 _ENTRY = "calls"
+_MOST_TOLD = 0.9
+"""Share of backward nodes with their forward op below which much of the backward pass is unnamed."""
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _LETTERS = 7  # 36**7 names: among 50,000 two are alike once in 60 programs
 
 
 @dataclass(frozen=True)
 class TorchOps:
-    """The program of all calls, and the label of the instruction of each piece of work; 0: none."""
+    """The program of all calls, and the label of the instruction of each piece of work; 0: none.
+
+    ``checks`` say how far the host's record tells them.
+    """
 
     program: Program
     op: Int64s
+    checks: tuple[Law, ...]
 
 
 def is_torch(gathered: Gathered) -> bool:
     """Whether the trace has ops of PyTorch's dispatcher."""
     return bool((gathered.column("category") == gathered.labels.code(CPU_OP)).any())
+
+
+def is_of_kineto(gathered: Gathered) -> bool:
+    """Whether a GPU's work is in it as PyTorch's profiler writes it, ops or not."""
+    category = gathered.column("category")
+    return bool(np.isin(category, [gathered.labels.code(c) for c in ON_DEVICE]).any())
 
 
 def torch_ops(gathered: Gathered, found: DeviceWork, runs: Int64s, keep: Flags) -> TorchOps:
@@ -78,7 +92,41 @@ def torch_ops(gathered: Gathered, found: DeviceWork, runs: Int64s, keep: Flags) 
     _add_ops(gathered, contexts, call[pieces], runs[pieces], instructions, label, pieces)
     bare = np.flatnonzero((call < 0) & (launched >= 0) & ~_is_replayed(gathered, found, launched))
     _add_bare(gathered, found, contexts, launched, runs, instructions, label, bare)
-    return TorchOps(_program(instructions), label)
+    program = Program.known(PROGRAM, _ENTRY, [*instructions.values()], is_of_calls=True)
+    return TorchOps(program, label, tuple(_checks(gathered, contexts, is_op, len(instructions))))
+
+
+def _checks(
+    gathered: Gathered, contexts: Contexts, is_op: Flags, instructions: int
+) -> Iterator[Law]:
+    """How far the host's record tells which op is what."""
+    calls = gathered.calls()
+    has_shapes = bool(calls["dims"].any())
+    has_stacks = bool((gathered.column("category") == gathered.labels.code(FUNCTION)).any())
+    lacking = [
+        text
+        for text, is_there in (
+            ("shapes, so no FLOPs and bytes (record_shapes=True)", has_shapes),
+            ("modules and lines (with_stack=True)", has_stacks),
+        )
+        if not is_there
+    ]
+    told = (
+        f"no compiled program: {format_count(int(is_op.sum()))} op(s) of PyTorch's dispatcher "
+        f"stand for one, with {format_count(instructions)} instruction(s); memory is not known"
+    )
+    without = f"; the profiler was not asked for {' nor for '.join(lacking)}" if lacking else ""
+    yield Law("programs", "warn" if lacking else "ok", told + without)
+    if contexts.nodes:
+        share = contexts.told / contexts.nodes
+        yield Law(
+            "forward_ops",
+            "ok" if share >= _MOST_TOLD else "warn",
+            f"{format_count(contexts.told)} of {format_count(contexts.nodes)} backward node(s) have "
+            "their forward op in the trace, by autograd's number: the others stand in no module",
+            expected=contexts.nodes,
+            found=contexts.told,
+        )
 
 
 def _launches(gathered: Gathered, found: DeviceWork, is_call: Flags) -> Int64s:
@@ -148,7 +196,7 @@ def _add_ops(
     context = contexts.of[np.searchsorted(contexts.places, places)]
     event = gathered.column("event")[places]
     keys = np.stack([context, event, *(told[name] for name in _INPUTS)], axis=1)
-    kinds, first_of, kind = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    kinds, kind = np.unique(keys, axis=0, return_inverse=True)
     start = gathered.column("start_ns")[places]
     texts = gathered.labels.texts
     stems, cores = _cores(contexts.contexts, texts, kinds)
@@ -214,9 +262,7 @@ def _turns(group: Int64s, run: Int64s, start_ns: Int64s) -> Int64s:
     return turn
 
 
-def _add(
-    instructions: dict[str, Instruction], name: str, call: Call, context: Context
-) -> None:
+def _add(instructions: dict[str, Instruction], name: str, call: Call, context: Context) -> None:
     """Add an instruction, and what stands for its inputs."""
     one = made(call)
     for shape in one.operands:
@@ -269,12 +315,3 @@ def _add_bare(
             inner = Context(around.phase, (*around.scopes, "kernel"), around.frames)
             _add(instructions, name, calls[k], inner)
         label[at] = gathered.labels.code(name)
-
-
-def _program(instructions: Mapping[str, Instruction]) -> Program:
-    program = Program(PROGRAM, b"", {}, [])
-    # what a program reads from its bytes when first asked for is known already
-    vars(program)["module"] = HloModule(PROGRAM, _ENTRY, tuple(instructions.values()))
-    vars(program)["head"] = ModuleHead(PROGRAM, instructions=len(instructions))
-    return program
-
