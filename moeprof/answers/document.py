@@ -149,6 +149,7 @@ class RunInfo(TypedDict):
     platform: str
     hosts: list[str]
     devices: int
+    framework: str
     jax_version: str
     events: int
     notes: list[str]

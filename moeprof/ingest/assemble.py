@@ -42,7 +42,7 @@ from moeprof.ingest.trust.evidence import Evidence, HostLosses, Tally
 from moeprof.ingest.xspace.native_space import thread_count
 from moeprof.tables.once import Loader
 from moeprof.tables.schema import stacked
-from moeprof.tables.trace import HostClock, MeshAxis, Trace, TraceMeta
+from moeprof.tables.trace import JAX, HostClock, MeshAxis, Trace, TraceMeta
 from moeprof.tell import Tell, unheard
 
 
@@ -274,6 +274,7 @@ def _meta(
         devices=len(facts.tally.places),
         devices_left_out=sum(len(t.silent) + len(t.lost.excluded) for t in tables),
         jax_version=next((h.jax_version for h in hosts if h.jax_version), ""),
+        framework=hosts[0].framework if hosts else JAX,
         events=sum(host.record.events for host in hosts),
         notes=(*source.notes, *dict.fromkeys(n for t in tables for n in (t.cut.how, *t.notes))),
         run_folder=source.run_folder,

@@ -316,6 +316,7 @@ def _trace_of(
             hosts=(*(host.name for host in hosts), "the others"),
             devices=len(facts.tally.places),
             jax_version=hosts[0].jax_version,
+            framework=hosts[0].framework,
             events=sum(host.record.events for host in hosts),
             are_steps_numbered_by_script=shared.is_numbered,
             clocks_apart=tuple(name for name, lead in leads if lead and not lead.is_comparable),

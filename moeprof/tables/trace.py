@@ -22,6 +22,8 @@ from moeprof.tables.once import Computed, Copies, LazyFrame
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
 
+JAX, PYTORCH = "jax", "pytorch"
+"""Frameworks whose traces are read."""
 LOW_CONFIDENCE = 0.5
 """`confidence` below it marks an op that was guessed: no figure of a component counts it."""
 
@@ -255,7 +257,7 @@ class TraceMeta:
     ``of_other_runs`` names files beside the profile, from the run folder on, that are not used.
     ``names`` are the rules by which the user names parts of the step.
     ``mesh`` are the axes of the largest mesh of the run, outermost first; none where capture
-    recorded none.
+    recorded none. ``framework`` is whose program ran: `JAX` or `PYTORCH`.
     """
 
     path: str
@@ -277,6 +279,7 @@ class TraceMeta:
     of_other_runs: tuple[str, ...] = ()
     names: NameRules = NameRules()
     mesh: tuple[MeshAxis, ...] = ()
+    framework: str = JAX
 
 
 @dataclass(frozen=True, eq=False, repr=False)

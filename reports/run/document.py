@@ -92,6 +92,7 @@ def _run(meta: TraceMeta, told: str) -> RunInfo:
         "platform": meta.platform,
         "hosts": [encodable(host) for host in meta.hosts],
         "devices": meta.devices,
+        "framework": meta.framework,
         "jax_version": meta.jax_version,
         "events": meta.events,
         "notes": [encodable(note) for note in meta.notes],

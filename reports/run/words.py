@@ -112,7 +112,8 @@ def described_run(document: Document) -> str:
     facts = [f"{count} × {kinds[0] if len(kinds) == 1 else run['platform']}"]
     if len(run["hosts"]) > 1:
         facts.append(f"{len(run['hosts'])} hosts")
-    facts.append(f"jax {run['jax_version']}" if run["jax_version"] else "jax version not known")
+    jax = f"jax {run['jax_version']}" if run["jax_version"] else "jax version not known"
+    facts.append("PyTorch" if run["framework"] == "pytorch" else jax)
     if record and (axes := _split_axes(record.get("mesh", {}))):
         facts.append(f"mesh {axes}")
     if is_unrecorded(document):

@@ -45,6 +45,7 @@ from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.xspace.open_space import unreadable
 from moeprof.ingest.xspace.space import Flags
 from moeprof.tables.law import Law
+from moeprof.tables.trace import JAX, PYTORCH
 from moeprof.units import format_count
 
 JSON_SUFFIXES = (".trace.json", ".trace.json.gz", ".json", ".json.gz")
@@ -118,6 +119,7 @@ def _host(source: _Source, part: Part, *, is_alone: bool) -> Host:
         counting=None,
         process=rank,
         base_ns=source.base_ns,
+        framework=PYTORCH if is_torch(gathered) or is_of_kineto(gathered) else JAX,
     )
 
 
@@ -258,8 +260,8 @@ def _checks(source: _Source, gathered: Gathered, found: DeviceWork, keep: Flags)
             "warn",
             "no compiled program: a JSON trace carries none; nothing is told of shapes and memory"
             if not is_kineto
-            else "no op of PyTorch's dispatcher in the trace: kernels are known by what their names "
-            "say alone; profile with ProfilerActivity.CPU too",
+            else "no op of PyTorch's dispatcher in the trace: kernels are known by name alone; "
+            "profile with ProfilerActivity.CPU too",
         )
     if (derived := derived_lines(found.gpu, int((keep & found.gpu.is_derived).sum()))) is not None:
         yield derived

@@ -18,6 +18,7 @@ from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.law import Law
+from moeprof.tables.trace import JAX
 
 LABELLED = ("line", "name", "kind", "op", "details")
 COLUMNS = (
@@ -329,7 +330,7 @@ class Host:
     say. ``file`` is where the host plane can be read again, None where the format has none, and
     ``zero_ns`` what is taken off its stamps. ``base_ns`` is what stamps count from where the file
     states that, in ns since 1970, else 0. ``machine`` is an id of the machine, where capture wrote
-    one down: processes of one machine share its clock.
+    one down: processes of one machine share its clock. ``framework``: whose program it was.
     """
 
     name: str
@@ -347,3 +348,4 @@ class Host:
     zero_ns: int = 0
     base_ns: int = 0
     machine: str = ""
+    framework: str = JAX

@@ -42,7 +42,7 @@ from moeprof.vocabulary import is_driver_copy
 PROGRAM = "PyTorch"
 _ENTRY = "calls"
 _MOST_TOLD = 0.9
-"""Share of backward nodes with their forward op below which much of the backward pass is unnamed."""
+"""Share of backward nodes with a forward op: below it much of the backward pass is unnamed."""
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _LETTERS = 7  # 36**7 names: among 50,000 two are alike once in 60 programs
 
@@ -122,8 +122,8 @@ def _checks(
         yield Law(
             "forward_ops",
             "ok" if share >= _MOST_TOLD else "warn",
-            f"{format_count(contexts.told)} of {format_count(contexts.nodes)} backward node(s) have "
-            "their forward op in the trace, by autograd's number: the others stand in no module",
+            f"{format_count(contexts.told)} of {format_count(contexts.nodes)} backward node(s) "
+            "have their forward op in the trace, by autograd's number: others stand in no module",
             expected=contexts.nodes,
             found=contexts.told,
         )
