@@ -1,6 +1,6 @@
-"""Question: what does `moeprof memory` answer today, for the examples of its pages?
+"""Question: what do the commands of these pages answer today?
 
-Puts the command's own output into docs/memory.md and docs/out_of_memory.md:
+Puts their own output into docs/memory.md, out_of_memory.md, search.md and pytorch.md:
 
     python docs/write_memory.py
 """
@@ -14,7 +14,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGES = [Path(__file__).parent / name for name in ("memory.md", "out_of_memory.md", "search.md")]
+PAGES = [
+    Path(__file__).parent / name
+    for name in ("memory.md", "out_of_memory.md", "search.md", "pytorch.md")
+]
 _EXAMPLE = re.compile(
     r"(\$ moeprof (?P<command>[^\n]+)\n```\n<!-- output[^\n]*-->\n```\n).*?(```\n<!-- end -->)",
     re.DOTALL,

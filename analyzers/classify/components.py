@@ -9,6 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from moeprof.hlo.program import OF_TORCH
 from moeprof.tables.name_rule import op_name_parts
 
 MEANINGS = {
@@ -52,8 +53,6 @@ EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all"})
 LOOPS = frozenset({"while", "conditional", "call"})
 COPIES = frozenset({"copy", "copy-start", "copy-done"})
 
-OF_TORCH = "torch/"
-"""What paths of PyTorch's ops begin with; their phase comes next."""
 PHASES = ("forward", "recompute", "backward", "other")
 _LATEST_FIRST = ("backward", "recompute", "forward")
 

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from moeprof.analyzers.classify.components import MOE, OF_TORCH
+from moeprof.analyzers.classify.components import MOE
+from moeprof.hlo.program import OF_TORCH
 from moeprof.tables.name_rule import op_name_parts
 
 MOE_CONTEXT = "moe"

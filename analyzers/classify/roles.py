@@ -49,11 +49,13 @@ class Roles:
 
 
 def find_roles(program: Program) -> Roles:
-    """Roles of the forward pass, and of what updates weights."""
+    """Roles of the forward pass, and of what updates weights; none where flow is not known."""
     values = Values(program)
     facts = find_facts(values)
     anchors = find_anchors(facts)
     known = find_value_kinds(facts, anchors)
+    if program.is_of_calls:
+        return Roles(facts, anchors, known.kinds, [None] * len(known.kinds))
     of = [_role(known, i) if is_one else None for i, is_one in enumerate(facts.is_forward)]
     for i, is_update in enumerate(_updates(facts)):
         if is_update:

@@ -12,10 +12,16 @@ from moeprof.analyzers.gain import RunOp, gain_of, ran, saved_whole
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import JAX, PYTORCH, Trace
 from moeprof.units import format_ns
 
 _FLOATS = ("f64", "f32", "bf16", "f16")
+
+
+_FIX = {
+    JAX: "the top-k (jax.custom_vjp), or state unique_indices=True where each row has one reader",
+    PYTORCH: "the top-k (torch.autograd.Function)",
+}
 
 
 def find(trace: Trace) -> Hint | None:
@@ -32,7 +38,7 @@ def find(trace: Trace) -> Hint | None:
         f"{window(trace).each}; the largest, {largest.op.name}, "
         f"{format_ns(largest.per_step_ns)} in {largest.component}, {largest.phase}{gain.told}",
         "write the backward of the gather as a gather by the inverse permutation and a sum over "
-        "the top-k (jax.custom_vjp), or state unique_indices=True where each row has one reader",
+        + _FIX[trace.meta.framework],
         "ops",
         gain_ns=gain.ns,
     )

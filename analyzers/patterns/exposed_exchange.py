@@ -11,9 +11,13 @@ from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import JAX, PYTORCH, Trace
 from moeprof.units import format_ns, format_percent
 
+_OPTION = {
+    JAX: "; MaxText: num_moe_emb_chunks",
+    PYTORCH: "; Megatron: --overlap-moe-expert-parallel-comm",
+}
 _MUCH = 0.05
 """Share of the step below which hiding the exchanges is not worth the trouble."""
 
@@ -31,8 +35,9 @@ def find(trace: Trace) -> Hint | None:
         f"{format_ns(exposed_ns)} {window(trace).each} ({format_percent(exposed_ns / step_ns)} "
         f"of it) dispatch and combine run alone, of {format_ns(whole_ns)} that they take",
         "split the batch and overlap one part's exchange with the other's experts (1F1B overlap, "
-        "DualPipe; MaxText: num_moe_emb_chunks), compute the shared expert meanwhile, and keep "
-        "XLA's latency-hiding scheduler on",
+        f"DualPipe{_OPTION[trace.meta.framework]}) and compute the shared expert meanwhile"
+        + ", and keep XLA's latency-hiding scheduler on"
+        * (trace.meta.framework == JAX),
         "dispatch_combine",
         gain_ns=exposed_ns,
     )

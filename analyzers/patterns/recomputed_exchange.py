@@ -11,8 +11,15 @@ from moeprof.analyzers.classify.op_kinds import exchange_of
 from moeprof.analyzers.gain import RunOp, gain_of, ran, saved_whole
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import window
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import JAX, PYTORCH, Trace
 from moeprof.units import format_ns
+
+_FIX = {
+    JAX: "name it with jax.ad_checkpoint.checkpoint_name and let the policy keep it "
+    "(save_only_these_names; in MaxText a custom remat_policy)",
+    PYTORCH: "leave them out of the checkpointed part, or keep their results by a policy of "
+    "torch.utils.checkpoint (create_selective_checkpoint_contexts)",
+}
 
 
 def find(trace: Trace) -> Hint | None:
@@ -28,9 +35,8 @@ def find(trace: Trace) -> Hint | None:
     return Hint(
         f"dispatch and combine run again in the backward's recomputation: {len(found)} op(s), "
         f"{format_ns(gain.op_ns)} {window(trace).each}{gain.told}",
-        "save what the exchanges return: name it with jax.ad_checkpoint.checkpoint_name and let "
-        "the policy keep it (save_only_these_names; in MaxText a custom remat_policy), which costs "
-        "their buffers in every layer",
+        f"save what the exchanges return: {_FIX[trace.meta.framework]}, which costs their buffers "
+        "in every layer",
         "dispatch_combine",
         gain_ns=gain.ns,
     )

@@ -11,11 +11,17 @@ from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import JAX, PYTORCH, Trace
 from moeprof.units import format_count, format_ns, format_percent
 
 MANY = 1000
 """Short kernels per device and step from which on they are a pattern."""
+_FIX = {
+    JAX: "leave XLA's command buffers on (no --xla_gpu_enable_command_buffer= in XLA_FLAGS) and "
+    "fuse elementwise work",
+    PYTORCH: "fuse elementwise work and replay what repeats as a CUDA graph (torch.compile, "
+    'mode="reduce-overhead")',
+}
 _IDLE = 0.05
 """Share of the step that the device must idle: where it never runs dry, launches cost nothing."""
 
@@ -38,10 +44,8 @@ def find(trace: Trace) -> Hint | None:
         f"{format_count(count)} kernels {view.each} are shorter than {format_ns(SHORT_NS)}, "
         f"outside any command buffer: {format_percent(share)} of kernel time, while the device "
         f"idles {format_percent(idle)} of the time",
-        "leave XLA's command buffers on (no --xla_gpu_enable_command_buffer= in XLA_FLAGS) and "
-        "fuse elementwise work"
-        + "; a larger HSA_KERNARG_POOL_SIZE for their arguments"
-        * bool(is_amd),
+        _FIX[trace.meta.framework]
+        + "; a larger HSA_KERNARG_POOL_SIZE for their arguments" * bool(is_amd),
         "launch",
         gain_ns=float(spent["idle_ns"].sum() / view.shares),
     )

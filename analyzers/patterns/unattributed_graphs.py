@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeprof.analyzers.attribution import window_sums
 from moeprof.analyzers.question import Hint, Pattern
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import WITHOUT_GRAPHS, Trace
 from moeprof.units import format_percent
 
 WORTH_A_HINT = 0.005
@@ -18,8 +18,8 @@ def find(trace: Trace) -> Hint | None:
         return None
     return Hint(
         f"{format_percent(share)} of device time is inside command buffers and has no sure op",
-        "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= to attribute it (steps are then "
-        "slower where many small kernels run)",
+        WITHOUT_GRAPHS[trace.meta.framework]
+        + " to attribute it (steps are then slower where many small kernels run)",
         "breakdown",
         source="openxla/xprof#3070",
     )

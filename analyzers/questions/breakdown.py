@@ -40,7 +40,7 @@ from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import WITHOUT_GRAPHS, Trace
 from moeprof.units import format_ns, format_percent
 
 SCHEMA = Schema(
@@ -183,7 +183,7 @@ def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
     if share >= WORTH_A_NOTE:
         notes.append(
             f"{format_percent(share)} of device time is inside command buffers and has no sure op; "
-            "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= to attribute it"
+            f"{WITHOUT_GRAPHS[trace.meta.framework]} to attribute it"
         )
     if trace.meta.platform == "cpu":
         notes += _cpu_notes(trace, view)

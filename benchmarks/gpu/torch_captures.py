@@ -13,6 +13,7 @@ grouped product or a loop, a shared expert, checkpointing) is trained by AdamW, 
     asynchronous  full, and no step waits for the device
     no-steps      full, without ProfilerStep
     inference     shapes, forward alone
+    compiled      full, the model compiled by torch.compile (GPUs alone)
     graphs        shapes, the whole step replayed as a CUDA graph (GPUs alone)
     ranks         shapes, two processes by gloo, or one by NCCL on a GPU: FSDP-like gathers and
                   reductions, an all-to-all of tokens
@@ -41,8 +42,8 @@ from torch.utils.checkpoint import checkpoint
 HIDDEN, WIDTH, EXPERTS, TOP_K, HEADS, LAYERS, VOCAB = 256, 512, 8, 2, 4, 2, 1024
 BATCH, LENGTH = 2, 128
 KINDS = (
-    *("full", "shapes", "bare", "annotated", "asynchronous", "no-steps", "inference", "graphs"),
-    "ranks",
+    *("full", "shapes", "bare", "annotated", "asynchronous", "no-steps", "inference"),
+    *("compiled", "graphs", "ranks"),
 )
 ANNOTATED = False
 GROUP: Any = None
@@ -209,13 +210,14 @@ class Transformer(nn.Module):
         return self.output(self.norm(x))
 
 
-def trainer(device: str, ranks: int) -> Callable[[], None]:
+def trainer(device: str, ranks: int, *, is_compiled: bool = False) -> Callable[[], None]:
     """One step of training."""
     torch.manual_seed(0)
     model = Transformer().to(device, torch.bfloat16 if device == "cuda" else torch.float32)
     is_fused = device == "cuda"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=is_fused, capturable=is_fused)
     tokens = torch.randint(0, VOCAB, (BATCH, LENGTH + 1), device=device)
+    called = torch.compile(model) if is_compiled else model
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=False)
@@ -223,7 +225,7 @@ def trainer(device: str, ranks: int) -> Callable[[], None]:
             for weight in (model.output.weight, model.tok_embeddings.weight):
                 whole = torch.empty(ranks * weight.numel(), dtype=weight.dtype, device=device)
                 dist.all_gather_into_tensor(whole, weight.detach().reshape(-1), group=GROUP)
-        logits = model(tokens[:, :-1])
+        logits = called(tokens[:, :-1])
         loss = F.cross_entropy(logits.float().view(-1, VOCAB), tokens[:, 1:].reshape(-1))
         loss.backward()
         if ranks:
@@ -266,10 +268,12 @@ def capture(kind: str, device: str, out: Path, rank: int = -1, ranks: int = 0) -
     """Write a trace of two steps."""
     global ANNOTATED
     ANNOTATED = kind == "annotated"
-    step = inference(device) if kind == "inference" else trainer(device, ranks)
+    is_compiled = kind == "compiled"
+    step = trainer(device, ranks, is_compiled=is_compiled) if kind != "inference" else None
+    step = step or inference(device)
     if kind == "graphs":
         step = replayed(step)
-    is_full = kind in ("full", "asynchronous", "no-steps")
+    is_full = kind in ("full", "asynchronous", "no-steps", "compiled")
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
     steps = None if kind == "no-steps" else schedule(wait=1, warmup=2, active=2, repeat=1)
     is_waiting = kind != "asynchronous" and device == "cuda"
@@ -317,7 +321,7 @@ def main() -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     failed = 0
     for kind in asked.only or KINDS:
-        if kind == "graphs" and asked.device == "cpu":
+        if kind in ("compiled", "graphs") and asked.device == "cpu":
             continue
         ranks = 2 if asked.device == "cpu" else torch.cuda.device_count()
         work: Callable[..., None] = capture

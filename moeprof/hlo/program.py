@@ -27,6 +27,8 @@ _INDEX_ARITHMETIC = frozenset({"add", "compare", "select", "subtract", "iota", "
 _MOVES = VIEWS | {"dynamic-update-slice", "concatenate", "pad"}
 _DEEPEST = 40
 T = TypeVar("T")
+OF_TORCH = "torch/"
+"""What paths of PyTorch's ops begin with; their phase comes next."""
 STAND_IN = "stand-in"
 """Opcode of what stands for an input of which nothing but the shape is known."""
 FLOATS = frozenset({"f64", "f32", "bf16", "f16"})
@@ -80,6 +82,11 @@ class Program:
             for computation in op.called:
                 self.callers[computation] = name
         self.members, self.users = _Lists(members), _Lists(users)
+
+    @cached_property
+    def is_of_calls(self) -> bool:
+        """Whether its ops are calls of PyTorch's dispatcher: what flows between them is unknown."""
+        return any(op.op_name.startswith(OF_TORCH) for op in self.ops.values())
 
     @cached_property
     def arguments(self) -> tuple[Op, ...]:

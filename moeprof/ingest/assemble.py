@@ -229,6 +229,7 @@ def _evidence(
         named=[(host.name, host.record.named) for host in hosts],
         losses=[_losses(table) for table in tables],
         beside=source.beside,
+        framework=tables[0].host.framework if tables else JAX,
     )
 
 

@@ -24,6 +24,11 @@ from moeprof.tables.schema import Column, Schema
 
 JAX, PYTORCH = "jax", "pytorch"
 """Frameworks whose traces are read."""
+WITHOUT_GRAPHS = {
+    JAX: "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer=",
+    PYTORCH: "profile a step that is not replayed as a CUDA graph",
+}
+"""What gives every kernel its own op again."""
 LOW_CONFIDENCE = 0.5
 """`confidence` below it marks an op that was guessed: no figure of a component counts it."""
 

@@ -19,7 +19,7 @@ from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
 from moeprof.ingest.sources.processes import Processes, Ranked
 from moeprof.ingest.sources.routing import Routing
 from moeprof.tables.law import Law
-from moeprof.tables.trace import HostClock
+from moeprof.tables.trace import JAX, HostClock
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Evidence:
     to its steps, ``leads`` is how far its devices are behind its launches, ``device_clocks`` how
     these stand to each other, ``named`` which programs its events name; ``losses`` are what each
     host's record lacks. ``beside`` compares what lies beside the profiles with them, ``routing`` is
-    what may be used of the recorded routing.
+    what may be used of the recorded routing. ``framework`` is whose program ran.
     """
 
     tally: Tally
@@ -169,3 +169,4 @@ class Evidence:
     losses: Sequence[HostLosses] = ()
     beside: Beside = NOTHING_BESIDE
     routing: Routing = field(default_factory=Routing)
+    framework: str = JAX

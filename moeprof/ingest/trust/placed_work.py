@@ -11,16 +11,15 @@ from moeprof.ingest.planes.left_out import FAR_AWAY, IMPOSSIBLE, REPEATED
 from moeprof.ingest.trust.evidence import Evidence, Sums
 from moeprof.ingest.xspace.space import Flags
 from moeprof.tables.law import Law, Need, Verdict
-from moeprof.tables.trace import LOW_CONFIDENCE
+from moeprof.tables.trace import JAX, LOW_CONFIDENCE, PYTORCH, WITHOUT_GRAPHS
 from moeprof.units import format_ns, format_percent
 
 _ENOUGH = 0.99
 MOST_INTERVALS = 1.5
 """Of the time until the next one begins a step lasts at most so much, and of the median step:
 devices begin and end a step apart, but a third of it does not run beside the next one."""
-COMMAND_BUFFERS = (
-    "XLA_FLAGS=--xla_gpu_enable_command_buffer= at the next capture gives every kernel its own op"
-)
+_OPS = {JAX: "an HLO instruction", PYTORCH: "an op of PyTorch"}
+_GRAPHS = {JAX: "command buffers", PYTORCH: "CUDA graphs"}
 
 
 def resolved(evidence: Evidence) -> Law:
@@ -32,7 +31,7 @@ def resolved(evidence: Evidence) -> Law:
     share = sums.found_ns / total_ns
     detail = (
         f"{sums.found:,} of {sums.work:,} device events, {format_percent(share)} of device "
-        "time, resolve to an HLO instruction"
+        f"time, resolve to {_OPS[evidence.framework]}"
     )
     if sums.by_order:
         order = format_percent(sums.by_order_ns / total_ns)
@@ -41,7 +40,8 @@ def resolved(evidence: Evidence) -> Law:
     if sums.hidden:
         detail += (
             f"; {sums.hidden:,} events ({format_percent(sums.hidden_ns / total_ns)}) "
-            f"inside command buffers are not attributed: {COMMAND_BUFFERS}"
+            f"inside {_GRAPHS[evidence.framework]} are not attributed; to give each kernel its own "
+            f"op, {WITHOUT_GRAPHS[evidence.framework]}"
         )
     is_good = sums.sure_ns / total_ns >= _ENOUGH
     return Law("resolved", "ok" if is_good else "warn", detail)

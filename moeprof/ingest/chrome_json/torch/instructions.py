@@ -152,6 +152,9 @@ _BY_NAME = tuple(
         (r"(logsumexp|var_mean|count_nonzero|_foreach_norm|native_batch_norm\w*)", "reduce"),
         (r"_?(log_)?softmax\w*|_?(native_|fused_)?(layer|rms|group|batch)_norm\w*", "reduce"),
         (r"nll_loss\w*|_softmax_backward_data|_log_softmax_backward_data", "reduce"),
+        (r"triton_poi_\w+", "map"),
+        (r"triton_per_\w*(sort|topk)\w*", "sort"),
+        (r"triton_(red|per|split_scan)_\w+", "reduce"),
         (r"_foreach_\w+|_fused_(adam|adamw|sgd|adagrad)_?", "map"),
     )
 )
