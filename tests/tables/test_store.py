@@ -42,6 +42,7 @@ META = TraceMeta(
     ("memory/p3.json",),
     NameRules("names.yml", (NameRule("router", op="gate.3"), NameRule("norm", scope="a/b"))),
     (MeshAxis("fsdp", 2), MeshAxis("expert", 4)),
+    "pytorch",
 )  # a file name that is not UTF-8
 
 
