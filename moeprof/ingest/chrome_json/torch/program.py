@@ -60,14 +60,18 @@ class TorchOps:
 
 
 def is_torch(gathered: Gathered) -> bool:
-    """Whether the trace has ops of PyTorch's dispatcher."""
-    return bool((gathered.column("category") == gathered.labels.code(CPU_OP)).any())
+    """Whether the trace has ops of PyTorch's dispatcher, or modules and functions."""
+    return _has(gathered, (CPU_OP, FUNCTION))
 
 
 def is_of_kineto(gathered: Gathered) -> bool:
     """Whether a GPU's work is in it as PyTorch's profiler writes it, ops or not."""
+    return _has(gathered, ON_DEVICE)
+
+
+def _has(gathered: Gathered, categories: Sequence[str]) -> bool:
     category = gathered.column("category")
-    return bool(np.isin(category, [gathered.labels.code(c) for c in ON_DEVICE]).any())
+    return bool(np.isin(category, [gathered.labels.code(name) for name in categories]).any())
 
 
 def torch_ops(gathered: Gathered, found: DeviceWork, runs: Int64s, keep: Flags) -> TorchOps:
