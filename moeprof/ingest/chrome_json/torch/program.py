@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -90,14 +91,11 @@ def torch_ops(gathered: Gathered, found: DeviceWork, runs: Int64s, keep: Flags) 
     is_host = np.isin(found.places, contexts.places)  # work of a CPU
     launched = np.where(is_host, found.places, _launches(gathered, found, is_call))
     call = _calls(gathered, found, contexts, launched, keep & is_op)
-    pieces = np.flatnonzero(call >= 0)
-    label = np.zeros(len(found.places), np.int64)
-    instructions: dict[str, Instruction] = {}
-    _add_ops(gathered, contexts, call[pieces], runs[pieces], instructions, label, pieces)
-    bare = np.flatnonzero((call < 0) & (launched >= 0) & ~_is_replayed(gathered, found, launched))
-    _add_bare(gathered, found, contexts, launched, runs, instructions, label, bare)
-    program = Program.known(PROGRAM, _ENTRY, [*instructions.values()], is_of_calls=True)
-    return TorchOps(program, label, tuple(_checks(gathered, contexts, is_op, len(instructions))))
+    units = _units(gathered, found, contexts, launched, call, runs)
+    labels, instructions = _named(gathered, contexts, units)
+    op = np.where(units.of >= 0, np.append(labels, 0)[units.of], 0)
+    program = Program.known(PROGRAM, _ENTRY, instructions, is_of_calls=True)
+    return TorchOps(program, op, tuple(_checks(gathered, contexts, is_op, len(instructions))))
 
 
 def _checks(
@@ -153,12 +151,11 @@ def _calls(
     ops = np.flatnonzero(is_op & (external != NONE))
     ops = ops[np.argsort(external[ops], kind="stable")]
     call = np.full(len(found.places), -1, np.int64)
-    at = np.searchsorted(contexts.places, np.maximum(launched, 0))
-    inside = contexts.op[np.minimum(at, len(contexts.op) - 1)]
-    call = np.where(launched >= 0, inside, -1)
+    is_launched = launched >= 0
+    call[is_launched] = contexts.op[np.searchsorted(contexts.places, launched[is_launched])]
     if len(ops):
         own = external[found.places]
-        told = np.where(own != NONE, own, np.where(launched >= 0, external[launched], NONE))
+        told = np.where((own == NONE) & is_launched, external[launched], own)
         place = np.minimum(np.searchsorted(external[ops], told), len(ops) - 1)
         is_its = (external[ops][place] == told) & (told != NONE)
         nodes = contexts.op[np.searchsorted(contexts.places, ops[place])]
@@ -172,86 +169,124 @@ def _is_replayed(gathered: Gathered, found: DeviceWork, launched: Int64s) -> Fla
     named = gathered.column("event")[np.maximum(launched, 0)]
     graphs = [label for label in np.unique(named).tolist() if "GraphLaunch" in texts[label]]
     node = gathered.column("graph_node")[found.places]
-    found_: Flags = np.isin(named, graphs) | (node != NONE)
-    return found_
+    is_replayed: Flags = np.isin(named, graphs) | (node != NONE)
+    return is_replayed
 
 
-def _add_ops(
-    gathered: Gathered,
-    contexts: Contexts,
-    call: Int64s,
-    runs: Int64s,
-    instructions: dict[str, Instruction],
-    label: Int64s,
-    pieces: Int64s,
-) -> None:
-    """Add an instruction for each run of an op, and put its label to its pieces."""
-    places, first, which = np.unique(call, return_index=True, return_inverse=True)
-    told = {name: np.zeros(len(places), np.int64) for name in _INPUTS}
-    columns = gathered.calls()
-    at = np.searchsorted(columns["place"], places)
-    is_told = (at < len(columns["place"])) & (
-        columns["place"][np.minimum(at, len(columns["place"]) - 1)] == places
-        if len(at) and len(columns["place"])
-        else False
-    )
-    for name in _INPUTS:
-        told[name][is_told] = columns[name][at[is_told]]
-    context = contexts.of[np.searchsorted(contexts.places, places)]
-    event = gathered.column("event")[places]
-    keys = np.stack([context, event, *(told[name] for name in _INPUTS)], axis=1)
-    kinds, kind = np.unique(keys, axis=0, return_inverse=True)
-    start = gathered.column("start_ns")[places]
-    texts = gathered.labels.texts
-    stems, cores = _cores(contexts.contexts, texts, kinds)
-    groups = {stem: n for n, stem in enumerate(dict.fromkeys(stems))}
-    group = np.array([groups[stem] for stem in stems], np.int64)[kind.ravel()]
-    turn = _turns(group, runs[first], start)
-    names = [
-        f"{stems[k]}.{n}" if n else stems[k]
-        for k, n in zip(kind.ravel().tolist(), turn.tolist(), strict=True)
-    ]
-    for name, k in zip(names, kind.ravel().tolist(), strict=True):
-        if name not in instructions:
-            _add(instructions, name, *cores[k])
-    codes = np.array([gathered.labels.code(name) for name in names], np.int64)
-    label[pieces] = codes[which.ravel()]
+class _Units(NamedTuple):
+    """Runs of ops, and kernels that were launched outside of any; an entry each, but for the last.
+
+    ``context`` is what is around it, ``event`` the label of its name, ``inputs`` labels of what it
+    says of itself, ``is_bare`` whether it is a kernel. ``of`` has the unit of each piece of work,
+    -1 for none.
+    """
+
+    context: Int64s
+    event: Int64s
+    inputs: Int64s
+    is_bare: Flags
+    start_ns: Int64s
+    run: Int64s
+    of: Int64s
 
 
 _INPUTS = ("dims", "types", "values", "collective")
 
 
-def _cores(
-    contexts: Sequence[Context], texts: Sequence[str], kinds: np.ndarray
-) -> tuple[list[str], list[tuple[Call, Context]]]:
-    """The beginning of the name of each kind of call, the call, and what is around it."""
-    stems, cores = [], []
-    for context_number, event, *inputs in kinds.tolist():
-        context = contexts[context_number]
+def _units(
+    gathered: Gathered,
+    found: DeviceWork,
+    contexts: Contexts,
+    launched: Int64s,
+    call: Int64s,
+    runs: Int64s,
+) -> _Units:
+    """The unit of each piece: the run of its op, else itself where something is around its launch.
+
+    Of copies by the driver and of a graph's kernels the launch says nothing.
+    """
+    bare = np.flatnonzero((call < 0) & (launched >= 0) & ~_is_replayed(gathered, found, launched))
+    around = contexts.of[np.searchsorted(contexts.places, launched[bare])]
+    named = gathered.column("event")[found.places[bare]]
+    texts = gathered.labels.texts
+    copies = [label for label in np.unique(named).tolist() if is_driver_copy(texts[label])]
+    says = np.array([bool(one.scopes or one.frames) for one in contexts.contexts], bool)
+    is_host = found.places[bare] == launched[bare]
+    bare = bare[(is_host | says[around]) & ~np.isin(named, copies)]
+    pieces = np.flatnonzero(call >= 0)
+    places, first, which = np.unique(call[pieces], return_index=True, return_inverse=True)
+    of = np.full(len(call), -1, np.int64)
+    of[pieces] = which.ravel()
+    of[bare] = len(places) + np.arange(len(bare))
+    events = np.concatenate([places, found.places[bare]])
+    spans = np.concatenate([places, launched[bare]])
+    return _Units(
+        context=contexts.of[np.searchsorted(contexts.places, spans)],
+        event=gathered.column("event")[events],
+        inputs=_inputs(gathered, np.where(np.arange(len(events)) < len(places), events, -1)),
+        is_bare=np.arange(len(events)) >= len(places),
+        start_ns=gathered.column("start_ns")[spans],
+        run=np.concatenate([runs[pieces][first], runs[bare]]),
+        of=of,
+    )
+
+
+def _inputs(gathered: Gathered, places: Int64s) -> Int64s:
+    """What events say of their inputs, [events, inputs]; 0 where they say nothing."""
+    calls = gathered.calls()
+    known = np.append(calls["place"], -2)  # in order, but for the last, which is none
+    at = np.searchsorted(known[:-1], places)
+    is_told = known[np.minimum(at, len(known) - 1)] == places
+    columns = (np.append(calls[name], 0) for name in _INPUTS)
+    return np.stack([np.where(is_told, c[np.minimum(at, len(c) - 1)], 0) for c in columns], axis=1)
+
+
+def _named(
+    gathered: Gathered, contexts: Contexts, units: _Units
+) -> tuple[Int64s, list[Instruction]]:
+    """The label of the instruction of each unit, and the instructions, inputs included."""
+    columns = [units.context, units.event, units.is_bare.astype(np.int64), *units.inputs.T]
+    kinds, kind = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    kind = kind.ravel()
+    texts = gathered.labels.texts
+    calls, stems = [], []
+    for number, event, is_bare, *inputs in kinds.tolist():
+        context = contexts.contexts[number]
         call = call_of(texts[event], *(texts[label] for label in inputs))
-        cores.append((call, context))
+        if is_bare:
+            call = Call(call.name, message=gloo_message(call.name))
+            context = replace(context, scopes=(*context.scopes, "kernel"))
+        calls.append((call, context))
         stems.append(_stem_of(call, context, [texts[label] for label in inputs[:2]]))
-    return stems, cores
+    numbers = {stem: number for number, stem in enumerate(dict.fromkeys(stems))}
+    group = np.array([numbers[stem] for stem in stems], np.int64)[kind]
+    turns = _turns(group, units.run, units.start_ns)
+    made_: dict[str, Instruction] = {}
+    names = []
+    for k, turn in zip(kind.tolist(), turns.tolist(), strict=True):
+        names.append(f"{stems[k]}.{turn}" if turn else stems[k])
+        if names[-1] not in made_:
+            _add(made_, names[-1], *calls[k])
+    labels = np.array([gathered.labels.code(name) for name in names], np.int64)
+    return labels, [*made_.values()]
 
 
 def _stem_of(call: Call, context: Context, inputs: Sequence[str]) -> str:
-    """The beginning of a call's name. A collective is that of its group, whatever each rank sends:
-    all ranks of a group make the same calls in the same order.
+    """The beginning of a call's name.
+
+    A collective is that of its group, whatever each rank sends: all ranks of a group make the same
+    calls in the same order.
     """
     if call.message is not None:
         group = call.message.get("Process Group Name", "")
         return f"{made(call).opcode}.{group}".rstrip(".")
-    return _stem(call.name, (context.path, frames_text(context.frames), *inputs))
-
-
-def _stem(name: str, parts: Sequence[str]) -> str:
-    """A name that follows from the parts: ``mm.k3x9a2q``."""
+    parts = (call.name, context.path, frames_text(context.frames), *inputs)
     digest = int.from_bytes(hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest())
     letters = []
     for _ in range(_LETTERS):
         digest, rest = divmod(digest, len(_DIGITS))
         letters.append(_DIGITS[rest])
-    plain = name.rpartition("::")[2].strip("_") or "op"
+    plain = call.name.rpartition("::")[2].strip("_") or "op"
     return f"{'_'.join(plain.split())[:60]}.{''.join(letters)}"
 
 
@@ -284,38 +319,3 @@ def _add(instructions: dict[str, Instruction], name: str, call: Call, context: C
         frames=context.frames,
         id=len(instructions),
     )
-
-
-def _add_bare(
-    gathered: Gathered,
-    found: DeviceWork,
-    contexts: Contexts,
-    launched: Int64s,
-    runs: Int64s,
-    instructions: dict[str, Instruction],
-    label: Int64s,
-    bare: Int64s,
-) -> None:
-    """Add kernels that a library launched outside of any op: they are what their names say."""
-    texts = gathered.labels.texts
-    context = contexts.of[np.searchsorted(contexts.places, launched[bare])]
-    named = gathered.column("event")[found.places[bare]]
-    start = gathered.column("start_ns")[launched[bare]]
-    keys, kind = np.unique(np.stack([context, named], axis=1), axis=0, return_inverse=True)
-    turn = _turns(kind.ravel(), runs[bare], start)
-    stems = []
-    calls = [Call(texts[event], message=gloo_message(texts[event])) for _, event in keys.tolist()]
-    for call, number in zip(calls, keys[:, 0].tolist(), strict=True):
-        stems.append(_stem_of(call, contexts.contexts[number], (call.name,)))
-    for at, k, n in zip(bare.tolist(), kind.ravel().tolist(), turn.tolist(), strict=True):
-        number, event = keys[k].tolist()
-        around = contexts.contexts[number]
-        is_kernel = found.places[at] != launched[at]
-        is_bare = is_kernel and not around.scopes and not around.frames
-        if is_bare or is_driver_copy(texts[event]):
-            continue
-        name = f"{stems[k]}.{n}" if n else stems[k]
-        if name not in instructions:
-            inner = Context(around.phase, (*around.scopes, "kernel"), around.frames)
-            _add(instructions, name, calls[k], inner)
-        label[at] = gathered.labels.code(name)
