@@ -17,8 +17,9 @@ Writes moeprof/projector/frameworks/errors.csv, the table that verdicts are made
 An arena that failed is what XLA could not make smaller still: where the projection is above it,
 that is no error, and counts as none.
 
-``more`` is how much further above nine of ten of the same plans lie where libraries compute all
-products: a run times these against Triton's kernels and takes the faster, product by product.
+Lines of the end "libraries" are of the same plans compiled without Triton's products: a run times
+both and takes the faster, product by product, so what takes less than the account's end for
+libraries lies between both ends, and is no error either.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -57,30 +58,28 @@ from moeprof.specs.strategy import parse_strategy
 HERE = Path(__file__).parent
 TABLE = HERE.parent / "moeprof" / "projector" / "frameworks" / "errors.csv"
 COLUMNS = (
-    *("framework", "build", "vendor", "strategy", "hosts", "kind"),
-    *("share", "of", "plans", "largest", "source", "more"),
+    *("framework", "build", "vendor", "strategy", "hosts", "kind", "end"),
+    *("share", "of", "plans", "largest", "source"),
 )
 LARGE = 0.25
 OUTSIDE = 0.1
 """Share of plans that may lie beyond a band."""
 _METRICS = ("allocated", "reserved", "device")
 _COMPILED = "MaxText's step compiled for H100: benchmarks/results/maxtext_grid.jsonl"
+_BUNDLED = "the bundled step compiled for H100: benchmarks/results/"
 _GIB = 2**30
 
 
 class Error(NamedTuple):
-    """One measured plan. ``size`` is the projection that erred, as a share of the pool.
-
-    ``library`` is the error of the same plan with libraries' products, where that was compiled.
-    """
+    """One measured plan. ``size`` is the projection that erred, as a share of the pool."""
 
     error: float
     size: float
-    library: float | None = None
 
 
 Key = tuple[str, ...]
 """The line that it is of: what `Measured` says of its plans, what erred, and the source."""
+_NAMED = len(fields(Measured)) - 1
 
 
 def all_errors() -> dict[Key, list[Error]]:
@@ -99,7 +98,7 @@ def all_errors() -> dict[Key, list[Error]]:
 def table(errors: dict[Key, list[Error]]) -> list[Measured]:
     """The lines of the table."""
     return [
-        Measured(*key[:6], band_of(listed, of=key[6], source=key[7]))
+        Measured(*key[:_NAMED], band_of(listed, *key[_NAMED:]))
         for key, listed in sorted(errors.items())
     ]
 
@@ -115,18 +114,7 @@ def band_of(errors: Sequence[Error], of: str, source: str) -> ErrorBand:
         share = max(share, NOT_MEASURED)
     largest = max((one.error for one in counted), key=abs)
     erring: Literal["arena", "total"] = "total" if of == "total" else "arena"
-    more = _more(counted, share)
-    return ErrorBand(share, erring, len(counted), round(largest, 3), source, more)
-
-
-def _more(counted: Sequence[Error], share: float) -> float:
-    """By how much further nine of ten plans lie above with libraries' products."""
-    libraries = sorted((one.library for one in counted if one.library is not None), reverse=True)
-    if not libraries:
-        return 0.0
-    few = len(libraries) < LEAST_PLANS
-    needed = libraries[0 if few else math.floor(OUTSIDE * len(libraries))]
-    return max(math.ceil(round(100 * (needed - share), 6)), 0) / 100
+    return ErrorBand(share, erring, len(counted), round(largest, 3), source)
 
 
 def _of_maxtext() -> Iterator[tuple[Key, Error]]:
@@ -138,7 +126,7 @@ def _of_maxtext() -> Iterator[tuple[Key, Error]]:
             hosts = "several" if case.devices > setting.hardware.domain else "one"
             key = _line(setting, "0.2.5", hosts)
             error = measured[case.key]["temp_bytes"] / temp - 1
-            yield (*key, "plain", "arena", _COMPILED), Error(error, temp / _pool(setting))
+            yield (*key, "plain", "", "arena", _COMPILED), Error(error, temp / _pool(setting))
 
 
 def _of_deepseek() -> Iterator[tuple[Key, Error]]:
@@ -159,21 +147,16 @@ def _of_deepseek() -> Iterator[tuple[Key, Error]]:
         )
         temp = project(setting).temp_bytes or 0
         error = Error(row["temp_bytes"] / temp - 1, temp / _pool(setting))
-        yield (*_line(setting, "0.2.5", "several"), "plain", "arena", _COMPILED), error
+        yield (*_line(setting, "0.2.5", "several"), "plain", "", "arena", _COMPILED), error
 
 
 def _of_bundled() -> Iterator[tuple[Key, Error]]:
-    source = "the bundled step compiled for H100: benchmarks/results/memory_grid.jsonl"
-    folder = memory_closed_form.RESULTS
-    lines = map(json.loads, (folder / "memory_grid_library.jsonl").read_text("utf-8").splitlines())
-    libraries = {line["key"]: line["temp_bytes"] for line in lines if "temp_bytes" in line}
-    for one in memory_closed_form.read_lines(folder / "memory_grid.jsonl"):
-        setting, temp = one.projected.setting, one.projected.temp_bytes or 0
-        key = _line(setting, "", "")
-        other = libraries.get(one.case.key)
-        library = None if other is None else other / temp - 1
-        error = Error(one.temp / temp - 1, temp / one.projected.pool_bytes, library)
-        yield (*key, "plain", "arena", source), error
+    for end, lines in memory_closed_form.ENDS.items():
+        for one in memory_closed_form.read_lines(memory_closed_form.RESULTS / lines, end):
+            temp, pool = one.projected_temp, one.projected.pool_bytes
+            error = one.temp / temp - 1
+            key = (*_line(one.projected.setting, "", ""), "plain", end, "arena", _BUNDLED + lines)
+            yield key, Error(max(error, 0.0) if end else error, temp / pool)
 
 
 def of_published(families: Sequence[Family]) -> Iterator[tuple[Key, Error]]:
@@ -197,8 +180,8 @@ def key_of_published(setting: Setting) -> Key:
     """The line that a published run is of: Megatron's is one."""
     source = "published runs: benchmarks/results/memory_published.json"
     if not setting.program.has_pool:
-        return (setting.framework, "", "", "", "", "", "total", source)
-    return (*_line(setting, setting.build or "", ""), "", "arena", source)
+        return (setting.framework, "", "", "", "", "", "", "total", source)
+    return (*_line(setting, setting.build or "", ""), "", "", "arena", source)
 
 
 def _line(setting: Setting, build: str, hosts: str) -> Key:
@@ -222,17 +205,18 @@ _NAMES = {
 
 def as_markdown(lines: Sequence[Measured]) -> str:
     """The table as the documentation has it."""
-    head = "| account | strategy | plans | n | band | of | largest | libraries |"
-    rows = [head, "|---" * 8 + "|"]
+    head = "| account | strategy | plans | n | band | of | largest |"
+    rows = [head, "|---" * 7 + "|"]
     for line in lines:
         band = line.band
         name = f"{framework(line.framework).title} {line.build}".strip()
         hosts = {"one": "one host", "several": "several hosts", "": "all"}[line.hosts]
-        cells = (name, _NAMES[line.strategy], hosts, str(band.plans), f"±{100 * band.share:.0f} %")
+        width = f"{'+' if line.end else '±'}{100 * band.share:.0f} %"
+        name += ", libraries' products" if line.end else ""
         of = "the arena" if band.of == "arena" else "arguments and arena"
         largest = f"{100 * (band.largest or 0):+.1f} %".replace("-", "−")
-        more = f"to +{100 * (band.share + band.more):.0f} %" if band.more else ""
-        rows.append(f"| {' | '.join((*cells, of, largest, more))} |")
+        cells = (name, _NAMES[line.strategy], hosts, str(band.plans), width, of, largest)
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -243,7 +227,7 @@ def as_text(lines: Sequence[Measured]) -> str:
     writer.writerow(COLUMNS)
     for line in lines:
         named = replace(line, band=ErrorBand(0.0))
-        writer.writerow([*astuple(named)[:6], *astuple(line.band)])
+        writer.writerow([*astuple(named)[:_NAMED], *astuple(line.band)])
     return out.getvalue()
 
 

@@ -12,6 +12,7 @@ steps of `gpu/memory.py`, which ran on two H200, are set beside their projection
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -31,6 +32,9 @@ from moeprof.specs.remat import Remat
 from moeprof.specs.strategy import parse_strategy
 
 RESULTS = Path(__file__).parent / "results"
+ENDS = {"": "memory_grid.jsonl", "libraries": "memory_grid_library.jsonl"}
+"""Compiled steps by the end of a projection that answers to them: XLA's own choice of kernels for
+products, and libraries' alone."""
 WITHIN = (0.05, 0.12)
 """Aims: median and 95th percentile of the absolute error."""
 
@@ -43,11 +47,19 @@ class Scored(NamedTuple):
     args: int
     temp: int
     projected: MemoryBreakdown
+    end: str = ""
+
+    @property
+    def projected_temp(self) -> int:
+        """The arena at its end."""
+        own, other = self.projected.temp_bytes, self.projected.library_temp_bytes
+        return (other if self.end else own) or 0
 
     @property
     def error(self) -> float:
         """(projected - compiled) / compiled of args + temp."""
-        return (self.projected.inside_bytes or 0) / (self.args + self.temp) - 1
+        projected = (self.projected.args_bytes or 0) + self.projected_temp
+        return projected / (self.args + self.temp) - 1
 
 
 def setting_of(case: Case) -> Setting:
@@ -67,8 +79,13 @@ def setting_of(case: Case) -> Setting:
     )
 
 
-def read_lines(path: Path) -> list[Scored]:
-    """Every case that was compiled."""
+@functools.cache
+def _projected(case: Case) -> MemoryBreakdown:
+    return project(setting_of(case))
+
+
+def read_lines(path: Path, end: str = "") -> list[Scored]:
+    """Every case that was compiled, beside an end of its projection."""
     scored = []
     for text in path.read_text(encoding="utf-8").splitlines():
         line = json.loads(text)
@@ -76,7 +93,7 @@ def read_lines(path: Path) -> list[Scored]:
             continue
         case = Case(**line["case"])
         sizes = line["argument_bytes"], line["temp_bytes"]
-        scored.append(Scored(case, line["split"], *sizes, project(setting_of(case))))
+        scored.append(Scored(case, line["split"], *sizes, _projected(case), end))
     return scored
 
 
@@ -110,6 +127,7 @@ def read_measured(path: Path) -> list[dict[str, Any]]:
                 "remat": case["remat"],
                 "allocator_peak_bytes": peak,
                 "projected_bytes": inside,
+                "range_bytes": projected.inside_range_bytes,
                 "error": round(inside / peak - 1, 4),
                 "args_are_equal": projected.args_bytes == case["argument_bytes"],
             }
@@ -181,6 +199,15 @@ def summary(scored: list[Scored]) -> dict[str, Any]:
     }
 
 
+def of_libraries(scored: list[Scored]) -> dict[str, Any]:
+    """The same of the end of libraries' products."""
+    return {
+        half: {"all": figures(members), **by(members, lambda one: one.case.parsed_strategy.kind)}
+        for half in ("fit", "test")
+        for members in [[one for one in scored if one.split == half]]
+    }
+
+
 def main() -> None:
     """Print the figures and write them."""
     parser = argparse.ArgumentParser()
@@ -190,7 +217,11 @@ def main() -> None:
     parser.add_argument("--residuals", action="store_true")
     options = parser.parse_args()
     scored = read_lines(options.lines)
-    result = {**summary(scored), "measured": read_measured(options.measured)}
+    result = {
+        **summary(scored),
+        "libraries": of_libraries(read_lines(RESULTS / ENDS["libraries"], "libraries")),
+        "measured": read_measured(options.measured),
+    }
     if options.residuals:
         print(
             json.dumps(

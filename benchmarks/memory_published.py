@@ -131,7 +131,7 @@ def _band(setting: Setting, by_line: Mapping[Key, Sequence[Error]]) -> ErrorBand
     if not shipped.plans:
         return shipped
     errors = by_line.get(key, ())
-    return band_of(errors, *key[6:]) if errors else ErrorBand(NOT_MEASURED, shipped.of)
+    return band_of(errors, *key[-2:]) if errors else ErrorBand(NOT_MEASURED, shipped.of)
 
 
 def table(scores: Sequence[Score], lines: Sequence[FamilyScore]) -> str:

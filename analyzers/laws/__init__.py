@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from moeprof.analyzers.laws import time
-from moeprof.analyzers.laws.figures import bytes_known, names, shares
+from moeprof.analyzers.laws.figures import bytes_known, names, shares, tokens
 from moeprof.analyzers.laws.time import hosts_end_together
-from moeprof.analyzers.laws.tokens import tokens
 from moeprof.analyzers.questions.breakdown import breakdown
 from moeprof.analyzers.registry import questions_that_need
 from moeprof.tables.analysis import Analysis

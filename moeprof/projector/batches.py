@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, doubtful_bytes
+from moeprof.projector.breakdown import MemoryBreakdown
+from moeprof.projector.framework import BORDERLINE, doubtful_bytes
 from moeprof.projector.memory import PlanSizes, project_many
 from moeprof.projector.setting import Degrees, Setting, degrees_of
 from moeprof.specs.plan import ALL_AXES
@@ -77,7 +78,8 @@ def fit(
     in whole hundredths. ``arena``: a factor on XLA's arena that a run showed.
     """
     sizes = project_many(setting, degrees)
-    sizes = sizes._replace(temp=np.rint(sizes.temp * arena))
+    temp = np.rint(sizes.temp * arena)
+    sizes = sizes._replace(temp=temp, library_temp=np.maximum(temp, sizes.library_temp))
     device = setting.hardware.hbm_bytes
     fraction = np.full(sizes.args.shape, setting.mem_fraction)
     if leaves_room:
@@ -109,10 +111,13 @@ def _doubt(setting: Setting, degrees: Degrees, sizes: PlanSizes, pool: Numbers) 
     is_far = math.prod(values[axis] for axis in program.axes) > setting.hardware.domain
     split = math.prod(values[axis] for axis in ("tensor", "context", "pipeline", "microbatches"))
     for far, plain in itertools.product((False, True), repeat=2):
-        band = program.error_band_of(setting, is_far=far, is_plain=plain)
-        base = sizes.temp if band.of == "arena" else sizes.args + sizes.temp
-        above = band.share + np.where(sizes.args + sizes.temp <= pool, band.more, 0)
-        share = doubtful_bytes(above, base, pool) / pool
+        own, other = (
+            program.error_band_of(setting, end, is_far=far, is_plain=plain)
+            for end in ("", "libraries")
+        )
+        temps = (sizes.temp, sizes.library_temp)
+        below, above = doubtful_bytes((own, other), sizes.args, temps, pool)
+        share = np.where(sizes.args + sizes.temp <= pool, above, below) / pool
         doubt = np.where((is_far == far) & ((split == 1) == plain), share, doubt)
     return doubt
 

@@ -21,38 +21,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from moeprof.projector.framework import NOT_MEASURED, ErrorBand
-from moeprof.projector.setting import OTHER_PHASES, Amount, Setting, larger, whole
+from moeprof.projector.framework import NOT_MEASURED, Bands, ErrorBand, Verdict, doubtful_bytes
+from moeprof.projector.setting import OTHER_PHASES, Amount, Setting, whole
 
 Pool = Literal["args", "temp", "outside", "host"]
 Confidence = Literal["exact", "high", "medium", "low", "unknown"]
-Verdict = Literal["fits", "borderline", "oom", "unknown"]
 KINDS = (
     *("params", "optimizer", "inputs", "grads", "activations", "temporaries"),
     *("collective buffers", "EP buffers", "runtime reserve", "host copies"),
 )
-BORDERLINE = 0.05
-"""XLA rematerialises and reschedules to a budget near the limit, so sizes there are not sharp."""
-
-
-def doubtful_bytes(band_share: Amount, base: Amount, pool: Amount) -> Amount:
-    """How near to the pool's limit a size may be before its verdict is borderline.
-
-    The band's half width, of ``base`` (the arena, or all that the pool holds), and no less than
-    `BORDERLINE` of the pool.
-    """
-    return larger(band_share * base, BORDERLINE * pool)
-
-
-def verdict_of(range_bytes: tuple[int, int], pool_bytes: int, *, is_known: bool = True) -> Verdict:
-    """Of what takes the least and the most of a pool: ``fits``, ``borderline`` or ``oom``.
-
-    Nothing surely fits of which it is not known whether it may take more.
-    """
-    least, most = (size / pool_bytes - 1 for size in range_bytes)
-    if most < -BORDERLINE and is_known:
-        return "fits"
-    return "oom" if least > BORDERLINE else "borderline"
 
 
 @dataclass(frozen=True)
@@ -132,12 +109,17 @@ class Phase:
 
 @dataclass(frozen=True)
 class StageBreakdown:
-    """One pipeline stage: what it holds, and the moments its arena was compared at."""
+    """One pipeline stage: what it holds, and the moments its arena was compared at.
+
+    ``libraries`` are the moments that come to them where libraries compute all products, which a
+    run decides product by product: its arena lies between the fullest of ``peaks`` and of all.
+    """
 
     stage: int
     args: tuple[Row, ...]
     peaks: tuple[Peak, ...]
     outside: tuple[Row, ...]
+    libraries: tuple[Peak, ...] = ()
 
     @cached_property
     def peak(self) -> Peak:
@@ -188,6 +170,11 @@ class MemoryBreakdown:
     def temp_bytes(self) -> int | None:
         """XLA's arena: the size that an out-of-memory message names."""
         return _whole(self.worst.peak.size_bytes)
+
+    @cached_property
+    def library_temp_bytes(self) -> int | None:
+        """The arena where libraries compute all products; where that is no other, `temp_bytes`."""
+        return _whole(fullest((*self.worst.peaks, *self.worst.libraries)).size_bytes)
 
     @property
     def outside_bytes(self) -> int | None:
@@ -259,40 +246,43 @@ class MemoryBreakdown:
         if phase.name == STEP:
             return self.verdict_within(self.error_band)
         arena = _whole(total(phase.temp)) if phase.name == "evaluation" else 0
-        return self._verdict(phase, NOT_MEASURED, arena)
+        return self._verdict(phase, (ErrorBand(NOT_MEASURED), ErrorBand(0.0)), arena, arena)
 
     @cached_property
     def error_band(self) -> ErrorBand:
         """What was measured of the account that made this."""
         return self.setting.program.error_band(self.setting)
 
+    @cached_property
+    def library_band(self) -> ErrorBand:
+        """The same of its end of libraries' products; none around where it has no such end."""
+        return self.setting.program.error_band(self.setting, "libraries")
+
     @property
     def inside_range_bytes(self) -> tuple[int, int] | None:
-        """args + temp at both ends of the band; None where they are not known."""
-        inside, base = self.inside_bytes, self._erring(self.error_band)
-        if inside is None or base is None:
+        """args + temp at both ends, each with its band; None where they are not known."""
+        args, own, most = self.args_bytes, self.temp_bytes, self.library_temp_bytes
+        if args is None or own is None or most is None:
             return None
-        share, more = self.error_band.share, self.error_band.more
-        return inside - int(share * base), inside + int((share + more) * base)
+        half = int(self.error_band.share * self.error_band.erring(args, own))
+        most += int(self.library_band.share * self.library_band.erring(args, most))
+        return args + own - half, args + max(own + half, most)
 
     def verdict_within(self, band: ErrorBand) -> Verdict:
-        """The verdict on the step that an account of such an error gives; see `doubtful_bytes`."""
-        return self._verdict(self.step, band.share, self._erring(band), band.more)
+        """The verdict on the step that an account of such an error gives."""
+        bands = (band, self.library_band)
+        return self._verdict(self.step, bands, self.temp_bytes, self.library_temp_bytes)
 
-    def _verdict(self, phase: Phase, share: float, base: int | None, more: float = 0) -> Verdict:
-        inside, outside = phase.inside_bytes, phase.outside_bytes
-        if inside is None or outside is None or base is None:
+    def _verdict(self, phase: Phase, bands: Bands, own: int | None, other: int | None) -> Verdict:
+        inside, outside, pool = phase.inside_bytes, phase.outside_bytes, self.pool_of(phase)
+        if inside is None or outside is None or own is None or other is None:
             return "unknown"
-        pool = self.pool_of(phase)
         if outside > self.device_bytes - pool or not pool:
             return "oom"
-        above = share + (more if inside <= pool else 0)
-        if abs(float(inside) - pool) <= doubtful_bytes(above, base, pool):
+        below, above = doubtful_bytes(bands, inside - own, (own, other), pool)
+        if -above <= inside - pool <= below:
             return "borderline"
         return "oom" if inside > pool else "fits"
-
-    def _erring(self, band: ErrorBand) -> int | None:
-        return self.temp_bytes if band.of == "arena" else self.inside_bytes
 
     def host_verdict(self, phase: Phase) -> Verdict | None:
         """Whether a phase fits a host; None where the host's memory was not given."""
@@ -336,10 +326,12 @@ class MemoryBreakdown:
     @property
     def mem_fraction_range(self) -> tuple[float, float] | None:
         """Fractions with which both pools suffice; None if there is none or sizes are unknown."""
-        inside, outside = self.largest.inside_bytes, self.outside_bytes
-        if self.inside_bytes is None or inside is None or outside is None:
+        inside, outside, args = self.largest.inside_bytes, self.outside_bytes, self.args_bytes
+        most = self.library_temp_bytes
+        if inside is None or outside is None or args is None or most is None:
             return None
-        low, high = float(inside) / self.device_bytes, 1 - outside / self.device_bytes
+        low = max(float(inside), args + most) / self.device_bytes
+        high = 1 - outside / self.device_bytes
         return (low, high) if low <= high else None
 
 

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.resources import files
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from moeprof.errors import SpecError
 from moeprof.specs.plan import ALL_AXES, AXES, ParallelPlan
@@ -57,6 +59,22 @@ def that_have(option: str) -> tuple[str, ...]:
 
 # How far off an account is: one table for all, made of committed results by a benchmark.
 
+Verdict = Literal["fits", "borderline", "oom", "unknown"]
+BORDERLINE = 0.05
+"""XLA rematerialises and reschedules to a budget near the limit, so sizes there are not sharp."""
+
+
+def verdict_of(range_bytes: tuple[int, int], pool_bytes: int, *, is_known: bool = True) -> Verdict:
+    """Of what takes the least and the most of a pool: ``fits``, ``borderline`` or ``oom``.
+
+    Nothing surely fits of which it is not known whether it may take more.
+    """
+    least, most = (size / pool_bytes - 1 for size in range_bytes)
+    if most < -BORDERLINE and is_known:
+        return "fits"
+    return "oom" if least > BORDERLINE else "borderline"
+
+
 _BANDS = "errors.csv"
 NOT_MEASURED = 0.10
 """Half width of the band of an account that was measured on no plan, or on fewer than
@@ -71,8 +89,6 @@ class ErrorBand:
     ``share`` is the half width around the projected arena (``of`` "arena"), or around arguments and
     arena together ("total"): at most one in ten of ``plans`` lies beyond it. ``largest`` is the
     largest of measured / projected − 1. Without plans it is `NOT_MEASURED`, and ``source`` empty.
-    ``more`` is how much further above it may lie: where libraries compute a step's products and not
-    Triton's kernels, which a run decides by timing both.
     """
 
     share: float
@@ -80,7 +96,27 @@ class ErrorBand:
     plans: int = 0
     largest: float | None = None
     source: str = ""
-    more: float = 0.0
+
+    def erring(self, args: Any, temp: Any) -> Any:
+        """What the share is of: bytes, or an array of them."""
+        return temp if self.of == "arena" else args + temp
+
+
+Bands = tuple[ErrorBand, ErrorBand]
+"""Of the arena with XLA's own products, and of the one with libraries'."""
+
+
+def doubtful_bytes(bands: Bands, args: Any, temps: tuple[Any, Any], pool: Any) -> tuple[Any, Any]:
+    """How far below and above args + temps[0] a size may lie before its verdict is borderline.
+
+    Bytes, or arrays of them. Either arena counts with its band's half width, and with no less than
+    `BORDERLINE` of the pool.
+    """
+    below, beyond = (
+        np.maximum(band.share * band.erring(args, temp), BORDERLINE * pool)
+        for band, temp in zip(bands, temps, strict=True)
+    )
+    return below, np.maximum(below, temps[1] - temps[0] + beyond)
 
 
 @dataclass(frozen=True)
@@ -88,7 +124,9 @@ class Measured:
     """A line of the table: of which plans a band is. An empty text stands for any.
 
     ``strategy`` is a strategy's kind, or "no experts"; ``hosts`` "one" or "several", whose devices
-    share fast links; ``kind`` "plain" where only data, weights and experts were split.
+    share fast links; ``kind`` "plain" where only data, weights and experts were split. ``end`` is
+    "libraries" where libraries computed all products of the plans, which then are errors alone
+    where they lie above.
     """
 
     framework: str
@@ -97,6 +135,7 @@ class Measured:
     strategy: str
     hosts: str
     kind: str
+    end: str
     band: ErrorBand
 
 
@@ -115,7 +154,6 @@ def _read(row: Mapping[str, str]) -> Measured:
         plans=int(row["plans"]),
         largest=float(row["largest"]),
         source=row["source"],
-        more=float(row["more"]),
     )
     names = (field.name for field in fields(Measured) if field.name != "band")
     return Measured(**{name: row[name] for name in names}, band=band)
@@ -241,15 +279,23 @@ class Framework(ABC):
         """Whether a setting, its plan aside, is like those that its account was measured on."""
         return True
 
-    def error_band(self, setting: Setting) -> ErrorBand:
-        """What was measured of the account that a setting is projected by."""
+    def has_library_end(self, setting: Setting) -> bool:
+        """Whether the account says what is held where libraries compute all products."""
+        return False
+
+    def error_band(self, setting: Setting, end: str = "") -> ErrorBand:
+        """What was measured of the account that a setting is projected by, or of an ``end``."""
         plan = setting.plan
         is_split = plan.degree(("tensor", "context", "pipeline")) * setting.microbatches > 1
         is_far = plan.degree(self.axes) > setting.hardware.domain
-        return self.error_band_of(setting, is_far=is_far, is_plain=not is_split)
+        return self.error_band_of(setting, end, is_far=is_far, is_plain=not is_split)
 
-    def error_band_of(self, setting: Setting, *, is_far: bool, is_plain: bool) -> ErrorBand:
+    def error_band_of(
+        self, setting: Setting, end: str = "", *, is_far: bool, is_plain: bool
+    ) -> ErrorBand:
         """The same of a plan on several hosts or one, which splits less than tensors or more."""
+        if end and not self.has_library_end(setting):
+            return ErrorBand(0.0)
         kind = setting.strategy.kind if setting.model.experts else "no experts"
         own = {
             "framework": (self.name,),
@@ -258,6 +304,7 @@ class Framework(ABC):
             "strategy": ("", kind),
             "hosts": ("", "several" if is_far else "one"),
             "kind": ("", "plain") if is_plain and self.is_plain(setting) else ("",),
+            "end": (end,),
         }
         for line in measured_bands():
             if all(getattr(line, name) in values for name, values in own.items()):

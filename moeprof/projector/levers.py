@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import MemoryBreakdown, Row, Verdict, total
+from moeprof.projector.breakdown import MemoryBreakdown, Row, total
+from moeprof.projector.framework import Verdict
 from moeprof.projector.frameworks.suggestions import Change
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting, degrees_of
@@ -90,7 +91,7 @@ STEP = 0.01
 
 
 def fits_up_to_overload(breakdown: MemoryBreakdown) -> float | None:
-    """The largest overload at which args + temp stay within the pool.
+    """The largest overload at which args + temp stay within the pool, whoever computes products.
 
     In JAX buffers are sized before the routing is known: an overload says what they are sized for.
     At most the worst routing there is, which is returned where even that fits. 0 where an even
@@ -104,7 +105,7 @@ def fits_up_to_overload(breakdown: MemoryBreakdown) -> float | None:
     limits = []
     for stage in breakdown.stages:
         room = setting.program.room(breakdown, stage)
-        for peak in stage.peaks:
+        for peak in (*stage.peaks, *stage.libraries):
             rows = (*stage.args, *peak.rows)
             routed = _bytes([row for row in rows if row.is_routed])
             fixed = _bytes([row for row in rows if not row.is_routed])

@@ -27,12 +27,14 @@ _PER_GROUP = ("pipeline", "virtual", "microbatches")
 class PlanSizes(NamedTuple):
     """Bytes of each plan's worst stage at a step, float64; nan where unknown.
 
+    ``library_temp`` is the arena where libraries compute all products.
     ``other_inside`` is args + temp of the largest phase beside the step whose size is known,
     what then lies ``other_outside``; -inf where none is known.
     """
 
     args: Sizes
     temp: Sizes
+    library_temp: Sizes
     outside: Sizes
     other_inside: Sizes
     other_outside: Sizes
@@ -97,26 +99,25 @@ def _worst_stage(setting: Setting, degrees: Degrees, plans: int) -> PlanSizes:
     program = setting.program
     assert isinstance(degrees.pipeline, int)
     assert isinstance(degrees.virtual, int)
-    worst: tuple[Sizes, Sizes, Sizes] = (np.full(plans, -np.inf),) * 3
+    worst: tuple[Sizes, ...] = (np.full(plans, -np.inf),) * 4
     other = (np.full(plans, -np.inf), np.zeros(plans))
     stages = program.stages(setting, degrees.pipeline, degrees.virtual)
     for stage in _distinct(setting.schedule, stages):
         found = program.breakdown(setting, degrees, stage)
         args, outside = _array(total(found.args), plans), _array(total(found.outside), plans)
         temp = _fullest(found.peaks, plans)
-        is_worse = ~(args + temp + outside <= sum(worst))
-        worst = (
-            np.where(is_worse, args, worst[0]),
-            np.where(is_worse, temp, worst[1]),
-            np.where(is_worse, outside, worst[2]),
-        )
+        most = _fullest((*found.peaks, *found.libraries), plans) if found.libraries else temp
+        is_worse = ~(args + temp + outside <= worst[0] + worst[1] + worst[3])
+        sizes = (args, temp, most, outside)
+        worst = tuple(np.where(is_worse, *pair) for pair in zip(sizes, worst, strict=True))
         for phase in program.phases(setting, degrees, stage, found, with_host=False):
             inside = _array(total(phase.args), plans) + _fullest(phase.peaks, plans)
             beside = _array(phase.outside_bytes, plans)
             counted = 0.0 if program.has_pool else 1.0
             is_larger = inside + counted * beside > other[0] + counted * other[1]
             other = (np.where(is_larger, inside, other[0]), np.where(is_larger, beside, other[1]))
-    return PlanSizes(*worst, *other)
+    args, temp, most, outside = worst
+    return PlanSizes(args, temp, most, outside, *other)
 
 
 def _fullest(peaks: Sequence[Peak], plans: int) -> Sizes:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import MemoryBreakdown, Verdict
+from moeprof.projector.breakdown import MemoryBreakdown
+from moeprof.projector.framework import Verdict
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time import StepEstimate, TimedRun, estimate

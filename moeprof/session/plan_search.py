@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprof.errors import CompileError, SelectionError
-from moeprof.projector.breakdown import MemoryBreakdown, verdict_of
-from moeprof.projector.framework import FRAMEWORKS, framework
+from moeprof.projector.breakdown import MemoryBreakdown
+from moeprof.projector.framework import FRAMEWORKS, framework, verdict_of
 from moeprof.projector.memory import project
 from moeprof.projector.request import as_usage
 from moeprof.projector.request.search import SearchRequest, WantedSearch, wanted_search

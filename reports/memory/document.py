@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 from moeprof.answers.names import encodable
 from moeprof.projector.answer import Answer
 from moeprof.projector.batches import BOUND
-from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
-from moeprof.projector.framework import ErrorBand
+from moeprof.projector.breakdown import MemoryBreakdown, Peak, StageBreakdown, total
 from moeprof.projector.levers import Lever
 from moeprof.projector.setting import OTHER_PHASES, Setting
-from moeprof.reports.memory.phases import Component, PhaseInfo, component, phases_of
+from moeprof.reports.memory.phases import (
+    Component,
+    ErrorInfo,
+    PhaseInfo,
+    component,
+    error_info,
+    error_of,
+    phases_of,
+)
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 from moeprof.specs.plan import ALL_AXES
 
@@ -83,28 +90,14 @@ class CompiledInfo(TypedDict):
     notes: list[str]
 
 
-class ErrorInfo(TypedDict):
-    """How far off the account is, as measured.
-
-    Nine of ten of ``plans`` lay within ``share`` of the projected ``of``: "arena", or "total" for
-    arguments and arena. ``largest`` is measured / projected − 1; null where nothing was measured.
-    ``more``: how much further above it lay with libraries' kernels for products.
-    """
-
-    share: float
-    of: str
-    plans: int
-    largest: float | None
-    source: str
-    more: float
-
-
 class MemoryRow(TypedDict):
     """One strategy at one batch per device. ``over_bytes`` is above what there is, else below 0.
 
     Verdict and ``over_bytes`` are of ``largest_phase``, other sizes of the step. ``host`` has its
-    devices of the run and its memory, null where that was not given. ``inside_range_bytes``:
-    arguments and arena of the step at both ends of the error.
+    devices of the run and its memory, null where that was not given. ``temp_range_bytes``: the
+    arena with XLA's own products (``temp_bytes``) and with libraries', null where the account has
+    one end; ``library_error`` is measured of the second, whose moments are ``library_peaks``.
+    ``inside_range_bytes``: arguments and arena of the step at both ends of the errors.
     """
 
     strategy: str
@@ -120,12 +113,15 @@ class MemoryRow(TypedDict):
     total_bytes: int | None
     over_bytes: int | None
     error: ErrorInfo
+    temp_range_bytes: list[int] | None
+    library_error: ErrorInfo | None
     inside_range_bytes: list[int] | None
     fits_up_to_overload: float | None
     mem_fraction_range: list[float] | None
     worst_stage: int
     components: list[Component]
     peaks: list[PeakInfo]
+    library_peaks: list[PeakInfo]
     stages: list[StageInfo]
     levers: list[LeverInfo] | None
     notes: list[str]
@@ -223,7 +219,8 @@ def row_of(
 ) -> MemoryRow:
     """One strategy at one batch. ``levers`` None: they were not asked for."""
     bounds, within = breakdown.mem_fraction_range, breakdown.inside_range_bytes
-    worst = breakdown.worst
+    worst, own, other = breakdown.worst, breakdown.temp_bytes, breakdown.library_temp_bytes
+    has_ends = bool(worst.libraries)
     return {
         "strategy": breakdown.setting.strategy.name,
         "pdbs": breakdown.setting.pdbs,
@@ -237,13 +234,16 @@ def row_of(
         "device_bytes": breakdown.device_bytes,
         "total_bytes": breakdown.total_bytes,
         "over_bytes": breakdown.over_bytes,
-        "error": error_info(breakdown.error_band),
+        "error": error_of(breakdown),
+        "temp_range_bytes": [own, other] if has_ends and own and other else None,
+        "library_error": error_info(breakdown.library_band) if has_ends else None,
         "inside_range_bytes": list(within) if within else None,
         "fits_up_to_overload": overload,
         "mem_fraction_range": list(bounds) if bounds else None,
         "worst_stage": worst.stage,
         "components": [component(row) for row in breakdown.rows],
-        "peaks": [{"name": peak.name, "bytes": _whole(peak.size_bytes)} for peak in worst.peaks],
+        "peaks": _peaks(worst.peaks),
+        "library_peaks": _peaks(worst.libraries),
         "stages": [_stage(stage) for stage in breakdown.stages],
         "levers": None if levers is None else [_lever(lever) for lever in levers],
         "notes": list(breakdown.notes),
@@ -256,16 +256,8 @@ def row_of(
     }
 
 
-def error_info(band: ErrorBand) -> ErrorInfo:
-    """A band's part of a document."""
-    return {
-        "share": band.share,
-        "of": band.of,
-        "plans": band.plans,
-        "largest": band.largest,
-        "source": band.source,
-        "more": band.more,
-    }
+def _peaks(peaks: Sequence[Peak]) -> list[PeakInfo]:
+    return [{"name": peak.name, "bytes": _whole(peak.size_bytes)} for peak in peaks]
 
 
 def to_json(document: MemoryDocument) -> str:

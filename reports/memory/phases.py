@@ -1,10 +1,14 @@
-"""Question: how are the phases of a run told: their rows as plain values, the largest in words?"""
+"""Question: how are the phases of a run told: rows as plain values, the largest in words?
+
+And how far off the account of its step is, as plain values.
+"""
 
 from __future__ import annotations
 
 from typing import TypedDict
 
 from moeprof.projector.breakdown import STEP, MemoryBreakdown, Phase, Row, total
+from moeprof.projector.framework import ErrorBand
 from moeprof.units import format_bytes
 
 GIB = 2**30
@@ -148,3 +152,45 @@ def _named(phases: list[PhaseInfo], name: str) -> PhaseInfo:
 def _inside(phase: PhaseInfo) -> int | None:
     args, temp = phase["args_bytes"], phase["temp_bytes"]
     return None if args is None or temp is None else args + temp
+
+
+# The error of an account.
+
+
+class ErrorInfo(TypedDict):
+    """How far off the account is, as measured.
+
+    Nine of ten of ``plans`` lay within ``share`` of the projected ``of``: "arena", or "total" for
+    arguments and arena. ``largest`` is measured / projected − 1; null where nothing was measured.
+    ``more``: how much further above it may lie with libraries' kernels for products, by
+    ``library_error`` of a row, as a share of the same.
+    """
+
+    share: float
+    of: str
+    plans: int
+    largest: float | None
+    source: str
+    more: float
+
+
+def error_of(breakdown: MemoryBreakdown) -> ErrorInfo:
+    """What was measured of the account of a breakdown."""
+    band, within = breakdown.error_band, breakdown.inside_range_bytes
+    erring = band.erring(breakdown.args_bytes or 0, breakdown.temp_bytes or 0)
+    if within is None or not erring:
+        return error_info(band)
+    most = (within[1] - (breakdown.inside_bytes or 0)) / erring
+    return error_info(band, round(max(most - band.share, 0), 3))
+
+
+def error_info(band: ErrorBand, more: float = 0.0) -> ErrorInfo:
+    """A band's part of a document; ``more`` as of `ErrorInfo`."""
+    return {
+        "share": band.share,
+        "of": band.of,
+        "plans": band.plans,
+        "largest": band.largest,
+        "source": band.source,
+        "more": more,
+    }

@@ -303,6 +303,11 @@ def _pool_title(row: MemoryRow, pool: str, width: int) -> list[Text]:
     lines = [Text(line, style="bold")]
     if pool == "temp" and row["peaks"]:
         lines.append(Text(shortened(f" fullest in: {_peak_name(row)}", width), style="bold"))
+    if pool == "temp" and row["temp_range_bytes"] and row["library_peaks"]:
+        most = max(row["library_peaks"], key=lambda peak: peak["bytes"] or 0)
+        if (most["bytes"] or 0) > (row["temp_bytes"] or 0):
+            text = f" where libraries compute products {words.size(most['bytes'])}: {most['name']}"
+            lines += wrapped(text, width, indent="   ")
     return lines
 
 

@@ -233,33 +233,37 @@ def verdict_line(row: MemoryRow) -> str:
     other = of_other_phase(row["phases"], row["largest_phase"], row["verdict"], row["host"])
     if other or args is None or temp is None:
         return f"{name}{other}" if other else f"{name}: whether it fits {CANNOT_TELL}."
-    inside = args + temp
-    needs = f"{name} needs {gib(inside)} of the pool's {gib(pool)} GiB"
+    inside, most = args + temp, args + max(row["temp_range_bytes"] or [temp])
+    span = gib(inside) if gib(inside) == gib(most) else f"{gib(inside)} to {gib(most)}"
+    needs = f"{name} needs {span} of the pool's {gib(pool)} GiB"
+    needs += "" if span == gib(inside) else ", by which kernels XLA chooses for products"
     if is_outside(row):
         beside = f"{gib(row['outside_bytes'] or 0)} of the {gib(row['outside_limit_bytes'])} GiB"
         if is_inside(row):
             return f"{needs} and {beside} beside it: out of memory in both."
         return f"{needs}, but {beside} beside it: out of memory there."
-    share = abs(inside - pool) / pool
-    if row["verdict"] == "borderline":
-        side = "below" if inside <= pool else "above"
-        return f"{needs}: borderline, {format_percent(share)} {side} the limit."
     if row["verdict"] == "oom":
         return f"{needs}: out of memory by {gib(inside - pool)} GiB."
-    return f"{needs}: fits, {gib(pool - inside)} GiB left."
+    if row["verdict"] == "fits":
+        return f"{needs}: fits, {gib(pool - most)} GiB left."
+    if inside <= pool < most:
+        return f"{needs}: borderline, the limit lies between."
+    near, side = (most, "below") if most <= pool else (inside, "above")
+    return f"{needs}: borderline, {format_percent(abs(near - pool) / pool)} {side} the limit."
 
 
 def certainty_line(row: MemoryRow) -> str:
     """How far off the account is, as measured, and what that leaves open of the size."""
-    error, within = row["error"], row["inside_range_bytes"]
+    error, within, library = row["error"], row["inside_range_bytes"], row["library_error"]
     band = f"±{100 * error['share']:.0f} %"
-    most = error["share"] + error["more"]
-    beyond = f", up to +{100 * most:.0f} % by libraries' kernels" if error["more"] else ""
+    beyond = ""
+    if library and row["temp_range_bytes"]:
+        beyond = f"; up to +{100 * library['share']:.0f} % where libraries compute products"
     of = "the arena" if error["of"] == "arena" else "arguments and arena"
     span = f": {gib(within[0])} to {gib(within[1])} GiB" if within else ""
     head = "Certainty" if is_of_step(row) else "Certainty of the step"
     if not error["plans"]:
-        return f"{head}: not measured for such a plan; {band} of {of} is taken{span}."
+        return f"{head}: not measured for such a plan; {band} of {of} is taken{beyond}{span}."
     plans = f"{error['plans']} plans" if error["plans"] > 1 else "one plan"
     alone = " alone" if error["plans"] < LEAST_PLANS else ""
     return f"{head}: {band} of {of}, measured on {plans}{alone}{beyond}{span}."

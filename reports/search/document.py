@@ -19,8 +19,7 @@ from moeprof.projector.search.space import LIMITED
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time import Basis, TimedRun, basis_of, estimate
 from moeprof.projector.what_if import Effect
-from moeprof.reports.memory.document import ErrorInfo, error_info
-from moeprof.reports.memory.phases import PhaseInfo, phases_of
+from moeprof.reports.memory.phases import ErrorInfo, PhaseInfo, error_of, phases_of
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 
 SCHEMA = "moeprof.search/1"
@@ -293,7 +292,7 @@ def _plan(rank: int | None, found: Found, answered: Answered) -> PlanInfo:
         "schedule": setting.schedule,
         "verdict": memory.verdict,
         "margin": found.margin,
-        "error": error_info(memory.error_band),
+        "error": error_of(memory),
         "args_bytes": found.args_bytes,
         "temp_bytes": found.temp_bytes,
         "outside_bytes": found.outside_bytes,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from moeprof.answers.bars import Figure, Json, plotly_text
-from moeprof.projector.breakdown import BORDERLINE
+from moeprof.projector.framework import BORDERLINE
 from moeprof.reports.memory.words import MARKS, THEN, gib
 from moeprof.reports.parts.templating import rendered, write
 from moeprof.reports.parts.views import Cell, Column, TableView, cell

@@ -15,7 +15,7 @@ from moeprof.analyzers.heap.at_peak import ARGUMENTS as TOGETHER
 from moeprof.analyzers.heap.at_peak import AT_PEAK, grouped
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, WEIGHTS, is_optimizer
 from moeprof.projector.any_step.program import Roofline
-from moeprof.projector.breakdown import verdict_of
+from moeprof.projector.framework import verdict_of
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.schema import Column, Schema
 

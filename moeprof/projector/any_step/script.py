@@ -26,10 +26,10 @@ from moeprof.projector.any_step import PROGRAMS, SECONDS
 from moeprof.projector.any_step.ask import plan_lowered
 from moeprof.projector.any_step.result import StepPlan
 from moeprof.projector.any_step.words import described_script, notes_of, nothing_text
-from moeprof.projector.breakdown import verdict_of
 from moeprof.projector.compiled import load_target, require_compiler
 from moeprof.projector.compiled.child import PRINTED, SHOWN_LETTERS
 from moeprof.projector.compiled.plan import child_environment
+from moeprof.projector.framework import verdict_of
 from moeprof.projector.setting import GPU_FRACTION
 from moeprof.specs.hardware import HardwareSpec, load_hardware
 

@@ -6,15 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import (
-    BORDERLINE,
-    MemoryBreakdown,
-    Phase,
-    Row,
-    StageBreakdown,
-    total,
-)
-from moeprof.projector.framework import Framework
+from moeprof.projector.breakdown import MemoryBreakdown, Phase, Row, StageBreakdown, total
+from moeprof.projector.framework import BORDERLINE, Framework
 from moeprof.projector.frameworks.jax_phases import start, state_of, state_on_host, step_on_host
 from moeprof.projector.frameworks.jax_step import Account, evaluation_peaks, stage_breakdown
 from moeprof.projector.frameworks.suggestions import (
@@ -55,6 +48,10 @@ class JaxFramework(Framework):
     @abstractmethod
     def account(self, setting: Setting) -> Account:
         """The lists of live tensors."""
+
+    def has_library_end(self, setting: Setting) -> bool:
+        """Whether the account lists what is alive then."""
+        return self.account(setting).libraries is not None
 
     def precision(self, asked: Mapping[str, str], weights: str) -> Precision:
         """All that is kept follows the weights (optax, zeros_like)."""

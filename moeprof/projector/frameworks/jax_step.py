@@ -48,6 +48,8 @@ class Account:
     it has computed already, and keeps it. Empty where it may not. ``keeps_nothing``: whether
     nothing is kept of routed experts under a name of a rematerialisation policy. ``evaluation``:
     the lists by moment of a forward pass and its loss. ``counts_steps``: a step counter is kept.
+    ``libraries``: the moments that come to ``moments`` where libraries compute all products; None
+    where that is not known.
     """
 
     moments: ListsByName
@@ -60,6 +62,7 @@ class Account:
     keeps_nothing: Callable[[Setting, str], bool]
     evaluation: ListsByName
     counts_steps: bool = False
+    libraries: ListsByName | None = None
 
 
 @functools.lru_cache(maxsize=512)
@@ -81,16 +84,22 @@ def stage_breakdown(
     apart = [live_row(one, extent, setting) for one in account.always(setting)]
     summed = (*_summed(setting, degrees, extent), *apart)  # the optimizer has the sum alone
     saved = _saved(account, setting, degrees, extent, stage)
-    peaks = [
-        Peak(name, (*summed, *saved, *(live_row(one, extent, setting) for one in lists)))
-        for name, lists in account.moments(setting).items()
-        if _happens(name, stage)
-    ]
+
+    def moments(lists: ListsByName) -> list[Peak]:
+        return [
+            Peak(name, (*summed, *saved, *(live_row(one, extent, setting) for one in alive)))
+            for name, alive in lists(setting).items()
+            if _happens(name, stage)
+        ]
+
+    peaks = moments(account.moments)
     if stage.has_head:
         peaks.append(Peak("loss", (*_loss(account, setting, degrees, extent), *saved, *summed)))
     update = [live_row(one, extent, setting) for one in account.update(setting)]
     peaks.append(Peak("optimizer update", (*apart, *update)))
-    return StageBreakdown(stage.stage, args, tuple(peaks), outside_rows(setting, degrees))
+    libraries = tuple(moments(account.libraries)) if account.libraries else ()
+    outside = outside_rows(setting, degrees)
+    return StageBreakdown(stage.stage, args, tuple(peaks), outside, libraries)
 
 
 def evaluation_peaks(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.laws.tokens import tokens
+from moeprof.analyzers.laws.figures import tokens
 from moeprof.tables.law import Need
 from moeprof.tables.routing import RECEIVED, ROUTING
 

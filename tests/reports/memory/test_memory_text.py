@@ -133,6 +133,36 @@ def test_a_document_has_the_error_and_both_ends():
     assert row["inside_range_bytes"] == [50 * GIB - half, 50 * GIB + half]
 
 
+@pytest.mark.parametrize(
+    ("own", "library", "sentence"),
+    [
+        # Of 72 GiB, with 20 of arguments: libraries' end leaves 12, and 10 % of its 40 are 4.
+        (30, 40, "needs 50.0 to 60.0 of the pool's 72.0 GiB, {why}: fits, 12.0 GiB left."),
+        # 50 and 73: which kernels decides. 50 and 71: 1 of 72 below, nearer than 5 %.
+        (30, 53, "needs 50.0 to 73.0 of the pool's 72.0 GiB, {why}: borderline, the limit lies"),
+        (30, 51, "needs 50.0 to 71.0 of the pool's 72.0 GiB, {why}: borderline, 1.4 % below"),
+        (53, 60, "needs 73.0 to 80.0 of the pool's 72.0 GiB, {why}: borderline, 1.4 % above"),
+        (70, 80, "needs 90.0 to 100.0 of the pool's 72.0 GiB, {why}: out of memory by 18.0 GiB."),
+        (30, 20, "needs 50.0 of the pool's 72.0 GiB: fits, 22.0 GiB left."),
+    ],
+)
+def test_a_step_between_two_ends_has_both_in_its_sentence(own, library, sentence):
+    run = setting("dense-cf1.25", framework="bundled", optimizer="muon")  # not measured: 10 %
+    found = breakdown(run, args=20 * GIB, temp=own * GIB)
+    moment = Peak("backward, by libraries", (part("copies", "temp", library * GIB),))
+    stage = dataclasses.replace(found.worst, libraries=(moment,))
+    row = row_of(dataclasses.replace(found, stages=(stage,)))
+    text = " ".join(drawn(document([row], {"dense-cf1.25": 1})).plain.split())
+    assert sentence.format(why="by which kernels XLA chooses for products") in text
+    most = max(own, library)
+    assert row["temp_range_bytes"] == [own * GIB, most * GIB]
+    assert row["library_error"]["share"] == 0.1
+    ends = [(20 + 0.9 * own) * GIB, (20 + 1.1 * most) * GIB]
+    assert row["inside_range_bytes"] == pytest.approx(ends)
+    assert row["error"]["more"] == pytest.approx(1.1 * most / own - 1.1, abs=6e-4)
+    assert ("where libraries compute products" in text.partition("Arena")[2]) == (library > own)
+
+
 def test_nothing_more_is_said_first_where_something_fits():
     assert "not even" not in drawn(three_cells()).plain
 

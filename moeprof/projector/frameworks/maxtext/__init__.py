@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, Phase, StageBreakdown
+from moeprof.projector.breakdown import MemoryBreakdown, Phase, StageBreakdown
+from moeprof.projector.framework import BORDERLINE
 from moeprof.projector.frameworks.jax import JaxFramework, refuse_modules
 from moeprof.projector.frameworks.jax_phases import checkpoint, restore
 from moeprof.projector.frameworks.jax_step import Account

@@ -103,10 +103,12 @@ class Megatron(Framework):
         assert size is not None
         return (breakdown.device_bytes - float(size)) / (1 + account.CACHE_SHARE)
 
-    def error_band_of(self, setting: Setting, *, is_far: bool, is_plain: bool) -> ErrorBand:
+    def error_band_of(
+        self, setting: Setting, end: str = "", *, is_far: bool, is_plain: bool
+    ) -> ErrorBand:
         """Of its own account; Primus's is no estimate of a run, torchtitan's was not measured."""
-        if setting.megatron.account == "megatron":
-            return super().error_band_of(setting, is_far=is_far, is_plain=is_plain)
+        if setting.megatron.account == "megatron" or end:
+            return super().error_band_of(setting, end, is_far=is_far, is_plain=is_plain)
         return ErrorBand(0.0 if setting.megatron.account == "primus" else NOT_MEASURED, "total")
 
     def stages(self, setting: Setting, pipeline: int, virtual: int) -> tuple[StageLayers, ...]:
