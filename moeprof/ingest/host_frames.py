@@ -217,7 +217,7 @@ class HostSides:
         hosts, where that was read.
         """
         self._known_records = records
-        self._files = [HostFile(host.name, host.file, host.zero_ns) for host in hosts]
+        self._files = [HostFile(host.name, host.file, host.zero_ns, host.side) for host in hosts]
         self._places = [(host.process, host.started_ns, host.stopped_ns) for host in hosts]
         self._besides = [besides.get(host.name, NOTHING_BESIDE) for host in hosts]
 

@@ -36,6 +36,7 @@ from moeprof.ingest.chrome_json.steps import (
     runs_of,
 )
 from moeprof.ingest.chrome_json.torch.contexts import FUNCTION
+from moeprof.ingest.chrome_json.torch.host_side import host_side
 from moeprof.ingest.chrome_json.torch.program import is_of_kineto, is_torch, torch_ops
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
@@ -119,6 +120,7 @@ def _host(source: _Source, part: Part, *, is_alone: bool) -> Host:
         counting=None,
         process=rank,
         base_ns=source.base_ns,
+        side=host_side(gathered, found, steps, keep) if is_torch(gathered) else None,
         framework=PYTORCH if is_torch(gathered) or is_of_kineto(gathered) else JAX,
     )
 

@@ -108,16 +108,23 @@ def on_one_start(hosts: Sequence[Host]) -> Placed:
     if len(bases) < 2 or min(bases) <= 0:
         return Placed(list(hosts), ())
     first = min(bases)
-    moved = [
-        replace(host, record=_later(host.record, host.base_ns - first), base_ns=first)
-        for host in hosts
-    ]
+    moved = [_moved(host, host.base_ns - first) for host in hosts]
     last = max(hosts, key=lambda host: host.base_ns)
     by = format_ns(last.base_ns - first)
     note = (
         f"files placed by their baseTimeNanoseconds: {last.name} counts from {by} after the first"
     )
     return Placed(moved, (note,))
+
+
+def _moved(host: Host, by_ns: int) -> Host:
+    """A host whose stamps count from a base that many ns earlier."""
+    side = host.side
+    if side is not None:
+        launches, events = (f.assign(start_ns=f["start_ns"] + by_ns) for f in side)
+        side = launches, events
+    record = _later(host.record, by_ns)
+    return replace(host, record=record, base_ns=host.base_ns - by_ns, side=side)
 
 
 def recorded_window(host: Host, events: pd.DataFrame) -> tuple[str, int, int]:

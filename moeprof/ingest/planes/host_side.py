@@ -58,12 +58,14 @@ _SIZES = {
 class HostFile:
     """Where the host plane of a process is. ``file`` is None where the format holds none.
 
-    ``zero_ns`` is when the capture began: stamps are counted from it.
+    ``zero_ns`` is when the capture began: stamps are counted from it. ``side`` is what was read of
+    the host already.
     """
 
     name: str
     file: Path | None
     zero_ns: int
+    side: tuple[pd.DataFrame, pd.DataFrame] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,10 @@ def read_calls(source: HostFile) -> Calls:
     Raises:
         TraceError: the file cannot be read any more.
     """
+    if source.side is not None:  # its host may have been given another name since
+        named = (f.assign(host=_one_label(source.name, len(f))) for f in source.side)
+        launches, events = named
+        return Calls(LAUNCHES.check(launches), HOST_EVENTS.check(events))
     if source.file is None:
         return Calls(LAUNCHES.frame(), HOST_EVENTS.frame())
     with closing(open_space(source.file)) as space:

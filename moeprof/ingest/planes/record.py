@@ -331,6 +331,8 @@ class Host:
     ``zero_ns`` what is taken off its stamps. ``base_ns`` is what stamps count from where the file
     states that, in ns since 1970, else 0. ``machine`` is an id of the machine, where capture wrote
     one down: processes of one machine share its clock. ``framework``: whose program it was.
+    ``side`` has `LAUNCHES` and `HOST_EVENTS` where they were read with the rest, with stamps and
+    names of their own.
     """
 
     name: str
@@ -349,3 +351,4 @@ class Host:
     base_ns: int = 0
     machine: str = ""
     framework: str = JAX
+    side: tuple[pd.DataFrame, pd.DataFrame] | None = None
