@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.communication.sites import Site
-from moeprof.analyzers.hardware import hardware_by_rank
+from moeprof.analyzers.window import hardware_by_rank
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 

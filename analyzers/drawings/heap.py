@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from moeprof.analyzers.hardware import hardware_in
 from moeprof.analyzers.heap.at_peak import (
     TO_TELL,
     WHY_UNTOLD,
@@ -29,6 +28,7 @@ from moeprof.analyzers.heap.device import pool_bytes
 from moeprof.analyzers.heap.places import Heap, fullest_points, living, running
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.memory import NO_BUFFERS, NO_PROGRAM
+from moeprof.analyzers.window import hardware_in
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

@@ -12,7 +12,8 @@ from moeprof.analyzers.gain import RunOp, gain_of, ran, saved_whole
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
-from moeprof.tables.trace import JAX, PYTORCH, Trace
+from moeprof.tables.law import JAX, PYTORCH
+from moeprof.tables.trace import Trace
 from moeprof.units import format_ns
 
 _FLOATS = ("f64", "f32", "bf16", "f16")

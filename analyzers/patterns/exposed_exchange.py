@@ -11,7 +11,8 @@ from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window
-from moeprof.tables.trace import JAX, PYTORCH, Trace
+from moeprof.tables.law import JAX, PYTORCH
+from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
 
 _OPTION = {

@@ -11,7 +11,8 @@ from moeprof.analyzers.classify.op_kinds import exchange_of
 from moeprof.analyzers.gain import RunOp, gain_of, ran, saved_whole
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import window
-from moeprof.tables.trace import JAX, PYTORCH, Trace
+from moeprof.tables.law import JAX, PYTORCH
+from moeprof.tables.trace import Trace
 from moeprof.units import format_ns
 
 _FIX = {

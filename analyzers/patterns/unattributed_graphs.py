@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from moeprof.analyzers.attribution import window_sums
 from moeprof.analyzers.question import Hint, Pattern
-from moeprof.tables.trace import WITHOUT_GRAPHS, Trace
+from moeprof.tables.law import WITHOUT_GRAPHS
+from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 
 WORTH_A_HINT = 0.005

@@ -37,10 +37,10 @@ from moeprof.answers.story import (
     parts,
 )
 from moeprof.tables.analysis import Analysis, Metric, Status
-from moeprof.tables.law import Need
+from moeprof.tables.law import WITHOUT_GRAPHS, Need
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import WITHOUT_GRAPHS, Trace
+from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
 
 SCHEMA = Schema(

@@ -23,10 +23,9 @@ import pandas as pd
 from moeprof.analyzers.buffers import filled
 from moeprof.analyzers.costs.grouped import BATCHED, FALLBACK, expert_products, used_rows
 from moeprof.analyzers.costs.table import costs_of
-from moeprof.analyzers.hardware import hardware_in
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.question import Group, Question
-from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.analyzers.window import PER_STEP, Window, hardware_in, window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import is_number, written

@@ -27,9 +27,8 @@ from moeprof.analyzers.attribution import classes_of, window_sums
 from moeprof.analyzers.costs.grouped import ModelFlops, costs_that_run, model_flops
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.analyzers.figures import roofline as roofline_figures
-from moeprof.analyzers.hardware import hardware_in
 from moeprof.analyzers.question import Group, Picture, Question, Taken
-from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.analyzers.window import PER_STEP, Window, hardware_in, window
 from moeprof.answers.document import Document, Value, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import written

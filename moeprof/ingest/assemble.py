@@ -40,9 +40,10 @@ from moeprof.ingest.sources.routing import Routing, of_recorded_steps
 from moeprof.ingest.trust import judge, tally_of
 from moeprof.ingest.trust.evidence import Evidence, HostLosses, Tally
 from moeprof.ingest.xspace.native_space import thread_count
+from moeprof.tables.law import JAX
 from moeprof.tables.once import Loader
 from moeprof.tables.schema import stacked
-from moeprof.tables.trace import JAX, HostClock, MeshAxis, Trace, TraceMeta
+from moeprof.tables.trace import HostClock, MeshAxis, Trace, TraceMeta
 from moeprof.tell import Tell, unheard
 
 

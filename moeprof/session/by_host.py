@@ -56,7 +56,7 @@ from moeprof.ingest.sources.locate import Profiles, are_by_process
 from moeprof.tables.name_rule import NameRules
 from moeprof.tables.once import Latest, answer, is_answered
 from moeprof.tables.schema import stacked
-from moeprof.tables.trace import Trace, with_hardware, with_names
+from moeprof.tables.trace import Trace, with_meta, with_names
 from moeprof.tell import Tell, unheard
 
 Answers = Sequence[Any]
@@ -258,7 +258,7 @@ def _order_segments(trace: Trace) -> None:
 
 def on_hardware(trace: Trace, key: str) -> Trace:
     """`trace` on the device that `key` names, knowing what its hosts said: none asks for it."""
-    changed = with_hardware(trace, key)
+    changed = with_meta(trace, hardware=key)
     for part in (window, programs_of, *PARTS):
         if is_answered(trace, part):
             answer(changed, part, part(trace))

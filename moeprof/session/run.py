@@ -23,7 +23,7 @@ from moeprof.reports.parts.phrases import described_trust, troubles, worst_verdi
 from moeprof.reports.run.document import build, to_json
 from moeprof.session.answer import Answer
 from moeprof.specs.hardware import load_hardware
-from moeprof.tables.trace import with_hardware, with_names, with_steps
+from moeprof.tables.trace import with_meta, with_names, with_steps
 from moeprof.tell import Tell, unheard
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def open_session(
         load_hardware(hardware)  # a wrong key is told before a long read
     ways = {"as_named": as_named, "even_unrecorded": True}
     trace = open_run(path, session, hosts, urls=urls, tell=tell, **ways)
-    trace = with_hardware(trace, hardware) if hardware else trace
+    trace = with_meta(trace, hardware=hardware) if hardware else trace
     trace = with_names(trace, names) if names else trace
     return Run(trace if steps is None else with_steps(trace, steps))
 

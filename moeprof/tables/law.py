@@ -13,6 +13,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+JAX, PYTORCH = "jax", "pytorch"
+"""Frameworks whose traces are read."""
+WITHOUT_GRAPHS = {
+    JAX: "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer=",
+    PYTORCH: "profile a step that is not replayed as a CUDA graph",
+}
+"""What gives every kernel its own op again."""
+
 Verdict = Literal["ok", "warn", "fail", "unchecked"]
 """Unchecked: the data that the law compares is not there, so it neither holds nor is broken."""
 

@@ -16,19 +16,12 @@ from typing import Any
 from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
-from moeprof.tables.law import Law
+from moeprof.tables.law import JAX, Law
 from moeprof.tables.name_rule import NameRules
 from moeprof.tables.once import Computed, Copies, LazyFrame
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
 
-JAX, PYTORCH = "jax", "pytorch"
-"""Frameworks whose traces are read."""
-WITHOUT_GRAPHS = {
-    JAX: "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer=",
-    PYTORCH: "profile a step that is not replayed as a CUDA graph",
-}
-"""What gives every kernel its own op again."""
 LOW_CONFIDENCE = 0.5
 """`confidence` below it marks an op that was guessed: no figure of a component counts it."""
 
@@ -329,11 +322,6 @@ class Trace(Computed):
     def __repr__(self) -> str:
         """Short, and reads no frame."""
         return f"Trace({self.meta.path!r}, {self.meta.events} events)"
-
-
-def with_hardware(trace: Trace, key: str) -> Trace:
-    """`trace` on the device that `key` names."""
-    return with_meta(trace, hardware=key)
 
 
 def with_names(trace: Trace, names: NameRules) -> Trace:

@@ -9,7 +9,7 @@ from moeprof.analyzers import analyze
 from moeprof.analyzers.questions.roofline import roofline
 from moeprof.reports.run.document import build
 from moeprof.tables.law import Law, Need
-from moeprof.tables.trace import with_hardware
+from moeprof.tables.trace import with_meta
 
 H100 = {"a": "NVIDIA H100 80GB HBM3"}
 SIZE = (
@@ -135,7 +135,7 @@ def test_without_a_known_device_there_are_intensities_and_no_shares():
 
 
 def test_the_users_word_counts_before_the_profiles():
-    trace = with_hardware(traced([kernel("ahead", 0, 200_000)], OPS, models=H100), "mi300x")
+    trace = with_meta(traced([kernel("ahead", 0, 200_000)], OPS, models=H100), hardware="mi300x")
     assert figures(roofline(trace))["hardware"] == "mi300x"
 
 

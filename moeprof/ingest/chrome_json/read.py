@@ -45,8 +45,7 @@ from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.xspace.open_space import unreadable
 from moeprof.ingest.xspace.space import Flags
-from moeprof.tables.law import Law
-from moeprof.tables.trace import JAX, PYTORCH
+from moeprof.tables.law import JAX, PYTORCH, Law
 from moeprof.units import format_count
 
 JSON_SUFFIXES = (".trace.json", ".trace.json.gz", ".json", ".json.gz")

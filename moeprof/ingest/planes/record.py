@@ -17,8 +17,7 @@ import pandas as pd
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.xspace.space import Flags, Int64s
-from moeprof.tables.law import Law
-from moeprof.tables.trace import JAX
+from moeprof.tables.law import JAX, Law
 
 LABELLED = ("line", "name", "kind", "op", "details")
 COLUMNS = (

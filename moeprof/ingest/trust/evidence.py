@@ -18,8 +18,8 @@ from moeprof.ingest.planes.record import DeviceClocks, Lead, NamedPrograms
 from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
 from moeprof.ingest.sources.processes import Processes, Ranked
 from moeprof.ingest.sources.routing import Routing
-from moeprof.tables.law import Law
-from moeprof.tables.trace import JAX, HostClock
+from moeprof.tables.law import JAX, Law
+from moeprof.tables.trace import HostClock
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import pandas as pd
 from moeprof.ingest.planes.left_out import FAR_AWAY, IMPOSSIBLE, REPEATED
 from moeprof.ingest.trust.evidence import Evidence, Sums
 from moeprof.ingest.xspace.space import Flags
-from moeprof.tables.law import Law, Need, Verdict
-from moeprof.tables.trace import JAX, LOW_CONFIDENCE, PYTORCH, WITHOUT_GRAPHS
+from moeprof.tables.law import JAX, PYTORCH, WITHOUT_GRAPHS, Law, Need, Verdict
+from moeprof.tables.trace import LOW_CONFIDENCE
 from moeprof.units import format_ns, format_percent
 
 _ENOUGH = 0.99

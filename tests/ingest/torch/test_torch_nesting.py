@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.ingest.chrome_json.torch.nesting import nesting, nesting_by_stack
+from moeprof.tables.intervals import nesting, nesting_by_stack
 
 EVENTS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 6)), max_size=14)
 

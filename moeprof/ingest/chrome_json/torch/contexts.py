@@ -20,8 +20,8 @@ import numpy as np
 
 from moeprof.hlo.instruction import Frame
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
-from moeprof.ingest.chrome_json.torch.nesting import nesting
 from moeprof.ingest.xspace.space import Flags, Int64s
+from moeprof.tables.intervals import nesting
 
 OTHER, FORWARD, BACKWARD, RECOMPUTE = range(4)
 PHASES = ("other", "forward", "backward", "recompute")
