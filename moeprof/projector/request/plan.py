@@ -23,6 +23,7 @@ from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ALL_AXES, SHORT, ParallelPlan
 from moeprof.specs.plan_checks import Batch, plan_remarks
 from moeprof.specs.remat import Remat
+from moeprof.specs.sources.document import LoadedModel
 
 HARDWARE = "h100_sxm"
 DEGREES = {short: axis for short, axis in SHORT.items() if axis in ALL_AXES}
@@ -265,6 +266,69 @@ def _microbatches(
 def _layers(request: Request) -> tuple[int, ...] | None:
     text = request.layers_per_stage
     return None if text is None else read_counts("--layers-per-stage", text)
+
+
+# MaxText's batch is per device of all; activations are split over data, fsdp and expert alone, so
+# the devices of another axis share theirs, and a pipeline cuts them into its microbatches.
+
+PER_DEVICE = {"per_device_batch_size": "pdbs", "eval_per_device_batch_size": "eval_pdbs"}
+"""Key of MaxText → the field of `Request` that holds the sequences of a part of the batch."""
+
+
+def batches(
+    loaded: LoadedModel, request: Request, degrees: Mapping[str, int]
+) -> dict[str, tuple[str, object]]:
+    """Sequences of each part of the batch and microbatch, and how many microbatches, as fields.
+
+    ``degrees`` by options, as `DEGREES`. What the request says itself is left out: it wins.
+
+    Raises:
+        SelectionError: MaxText has none of a number; a word of its command line says it.
+        SpecError: the same, in a file.
+    """
+    given, stages = loaded.options, degrees.get("pp", 1)
+    sharing = stages * degrees.get("tp", 1) * degrees.get("cp", 1)
+    found: dict[str, tuple[str, object]] = {}
+    key, parts = "num_pipeline_microbatches", 1
+    if stages > 1:
+        is_said = given.get(key) not in (None, -1)
+        own = loaded.value(key, lambda value, what: _rounds(value, what, stages)) if is_said else 0
+        parts = request.microbatches or own or stages
+        if is_said or (request.microbatches is None and "per_device_batch_size" in given):
+            found["microbatches"] = (key, own or stages)
+    for size, field in PER_DEVICE.items():
+        value = given.get(size)
+        if value is None or (field == "eval_pdbs" and value == 0):
+            continue  # an evaluation of 0: as at a step
+        if getattr(request, field) is not None:
+            found[field] = (size, value)
+        elif not (field == "pdbs" and stages > 1 and request.global_batch):
+            each = loaded.value(size, lambda v, what: _part(v, what, sharing, parts))
+            label = size if each == value else f"{size} {value:g}, so of each data × fsdp × expert"
+            found[field] = (label, str(each) if field == "pdbs" else each)
+    return found
+
+
+def _rounds(value: object, what: str, stages: int) -> int:
+    """Microbatches of a pipeline."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value % stages:
+        raise SpecError(
+            f"{what}: expected a multiple of the {stages} stages, as MaxText does, found {value!r}."
+        )
+    return value
+
+
+def _part(value: object, what: str, sharing: int, parts: int) -> int:
+    """A size per device of all as one per part of the batch and microbatch."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise SpecError(f"{what}: expected a number above 0, found {value!r}.")
+    each = value * sharing / parts
+    if each != int(each) or each < 1:
+        raise SpecError(
+            f"{what} {value:g}: expected whole sequences, found {each:g} for each of data × fsdp × "
+            f"expert (its {sharing} devices share them)."
+        )
+    return int(each)
 
 
 # The mesh of MaxText is of slices: on GPUs each host is one, as JAX reports them.

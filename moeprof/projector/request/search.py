@@ -34,7 +34,7 @@ from moeprof.specs.sources.document import LoadedModel
 
 SHARED = tuple(field.name for field in fields(SharedRequest))
 """Options of `Request` that all plans of a search share."""
-_SEARCHED = frozenset({*SHORT, "strategy", "pdbs", "microbatches"})
+_SEARCHED = frozenset({*SHORT, "strategy", "pdbs", "microbatches", "eval_pdbs"})
 
 
 @dataclass(frozen=True)

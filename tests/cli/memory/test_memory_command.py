@@ -182,7 +182,7 @@ def test_what_is_left_in_a_configuration_needs_no_devices(projected, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("per_device_batch_size: 0.5", "expected whole sequences per device, found 0.5"),
+        ("per_device_batch_size: 0.5", "expected whole sequences, found 0.5 for each of data"),
         ("ici_expert_parallelism: zero", "expected a whole number of at least 1, or -1"),
         ("grad_dtype: float12", "expected one of float32, bfloat16"),
         ("max_target_length: -5", "expected a whole number of at least 1"),

@@ -138,7 +138,10 @@ def test_what_plans_share_is_read_from_the_configuration_as_memory_reads_it(tmp_
     assert base.precision.gradients == "float32"
     assert found.space.remats == (one.plan.remat,) == (Remat("minimal"),)
     text = " ".join(run(*arguments).split())
-    assert "Searched, so not taken from there: per_device_batch_size 3, ici_expert" in text
+    assert (
+        "Searched, so not taken from there: ici_expert_parallelism 8, per_device_batch_size 3."
+        in text
+    )
     over = document(*arguments, "--remat", "full", "--seq", "512", "--optimizer", "adamw")
     assert (over["inputs"]["remats"], over["inputs"]["sequence"]) == (["full"], 512)
 
