@@ -107,9 +107,9 @@ def fit(
 def _doubt(setting: Setting, degrees: Degrees, sizes: PlanSizes, pool: Numbers) -> Numbers:
     """The share of the pool by which each plan's size is not sharp."""
     program, doubt = setting.program, np.zeros_like(pool)
-    values = {axis: np.asarray(getattr(degrees, axis)) for axis in (*ALL_AXES, "microbatches")}
-    is_far = math.prod(values[axis] for axis in program.axes) > setting.hardware.domain
-    split = math.prod(values[axis] for axis in ("tensor", "context", "pipeline", "microbatches"))
+    values = {axis: np.asarray(getattr(degrees, axis)) for axis in ALL_AXES}
+    is_far = math.prod(values[axis] for axis in program.axes) > setting.hardware.slice_devices
+    is_plain = np.asarray(program.is_plain_plan(setting, degrees, degrees.microbatches)) == 1
     for far, plain in itertools.product((False, True), repeat=2):
         own, other = (
             program.error_band_of(setting, end, is_far=far, is_plain=plain)
@@ -118,7 +118,7 @@ def _doubt(setting: Setting, degrees: Degrees, sizes: PlanSizes, pool: Numbers) 
         temps = (sizes.temp, sizes.library_temp)
         below, above = doubtful_bytes((own, other), sizes.args, temps, pool)
         share = np.where(sizes.args + sizes.temp <= pool, above, below) / pool
-        doubt = np.where((is_far == far) & ((split == 1) == plain), share, doubt)
+        doubt = np.where((is_far == far) & (is_plain == plain), share, doubt)
     return doubt
 
 

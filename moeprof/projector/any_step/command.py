@@ -134,7 +134,7 @@ def plan_maxtext(
     Args:
         words: a file of MaxText's, then ``key=value`` as on its command line.
         hardware: as of `plan_script`, and so are all others.
-        devices: how many; each host of 8 GPUs is a slice of MaxText's, as JAX reports hosts.
+        devices: how many; each host of GPUs is a slice of MaxText's, as JAX reports hosts.
         mem_fraction: share of a device for XLA.
         programs: after so many, once its step was given its own results, it is run no further.
         seconds: nor after so long.

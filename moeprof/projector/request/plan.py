@@ -18,7 +18,7 @@ from typing import NamedTuple
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.batches import BOUND
 from moeprof.projector.framework import Framework
-from moeprof.specs.hardware import GPUS_PER_HOST, load_hardware
+from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ALL_AXES, SHORT, ParallelPlan
 from moeprof.specs.plan_checks import Batch, plan_remarks
@@ -347,10 +347,11 @@ def fill_mesh(
     """
     said = math.prod(degree for degree in across.values() if degree > 0)
     devices = request.devices or math.prod(inside.values()) * (slices or said)
+    each = load_hardware(request.hardware or HARDWARE).slice_devices
     if slices is None:
-        slices = max(1, devices // GPUS_PER_HOST) if is_gpu(request) else said
-    _fill("ici", inside, devices // slices, devices, slices)
-    _fill("dcn", across, slices, devices, slices)
+        slices = max(1, devices // each) if is_gpu(request) else said
+    _fill("ici", inside, devices // slices, (devices, slices, each))
+    _fill("dcn", across, slices, (devices, slices, each))
 
 
 def is_gpu(request: Request) -> bool:
@@ -358,8 +359,12 @@ def is_gpu(request: Request) -> bool:
     return load_hardware(request.hardware or HARDWARE).vendor != "Google"
 
 
-def _fill(level: str, degrees: dict[str, int], product: int, devices: int, slices: int) -> None:
-    """Give the one that is -1 what is left; all of them multiply to the product."""
+def _fill(level: str, degrees: dict[str, int], product: int, of: tuple[int, int, int]) -> None:
+    """Give the one that is -1 what is left; all of them multiply to the product.
+
+    ``of`` has devices, slices, and the devices of a slice.
+    """
+    devices, slices, each = of
     known = math.prod(degree for degree in degrees.values() if degree > 0)
     names = [key for key, degree in degrees.items() if degree == -1]
     is_whole = devices % slices == 0
@@ -368,7 +373,7 @@ def _fill(level: str, degrees: dict[str, int], product: int, devices: int, slice
     elif names or known != product or not is_whole:
         found = ", ".join(f"{level}_{key} {n}" for key, n in degrees.items() if n != 1) or "all 1"
         raise SelectionError(
-            f"memory --maxtext: expected {level} degrees that multiply to {product}, of {devices} "
+            f"memory: expected MaxText's {level} degrees that multiply to {product}, of {devices} "
             f"devices in {slices} slice{'s' if slices > 1 else ''} (on GPUs each host of "
-            f"{GPUS_PER_HOST} is one; num_slices=N says otherwise), found {found}."
+            f"{each} is one; num_slices=N says otherwise), found {found}."
         )
