@@ -19,7 +19,13 @@ from moeprof.reports.memory.document import (
     MemoryRow,
     Scalar,
 )
-from moeprof.reports.memory.phases import GIB, decider, needs_bytes, of_other_phase
+from moeprof.reports.memory.phases import (
+    GIB,
+    decider,
+    is_too_much_outside,
+    needs_bytes,
+    of_other_phase,
+)
 from moeprof.reports.memory.phases import gib as gib
 from moeprof.reports.memory.phases import size as size
 from moeprof.specs.plan import SHORT
@@ -67,7 +73,8 @@ def mark(row: MemoryRow) -> str:
         return sign
     if over <= 0:
         return f"{sign}host"
-    if row["largest_phase"] == STEP and is_outside(row) and not is_inside(row):
+    worst = decider(row["phases"], row["largest_phase"], row["verdict"])
+    if worst is not None and is_too_much_outside(worst):
         return f"{sign}out"
     value = over / GIB
     if value >= _FAR:

@@ -11,7 +11,7 @@ from typing import cast
 
 from moeprof.projector.breakdown import STEP
 from moeprof.projector.framework import DEFAULT
-from moeprof.reports.memory.phases import GIB, OF_PHASE, gib
+from moeprof.reports.memory.phases import GIB, OF_PHASE, gib, is_too_much_outside
 from moeprof.reports.memory.words import MARKS, billions, program
 from moeprof.reports.search.document import (
     EffectInfo,
@@ -19,7 +19,6 @@ from moeprof.reports.search.document import (
     Rejected,
     SearchDocument,
     is_refuted,
-    is_too_much_outside,
 )
 from moeprof.specs.plan import ALL_AXES, SHORT
 from moeprof.specs.presets import preset_names

@@ -373,7 +373,7 @@ def _fill(level: str, degrees: dict[str, int], product: int, of: tuple[int, int,
     elif names or known != product or not is_whole:
         found = ", ".join(f"{level}_{key} {n}" for key, n in degrees.items() if n != 1) or "all 1"
         raise SelectionError(
-            f"memory: expected MaxText's {level} degrees that multiply to {product}, of {devices} "
+            f"memory: expected {level} degrees that multiply to {product}, of {devices} "
             f"devices in {slices} slice{'s' if slices > 1 else ''} (on GPUs each host of "
             f"{each} is one; num_slices=N says otherwise), found {found}."
         )
