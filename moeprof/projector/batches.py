@@ -82,7 +82,7 @@ def fit(
     sizes = sizes._replace(temp=temp, library_temp=np.maximum(temp, sizes.library_temp))
     device = setting.hardware.hbm_bytes
     fraction = np.full(sizes.args.shape, setting.mem_fraction)
-    if leaves_room:
+    if leaves_room and setting.program.has_pool:
         left = np.floor(100 * (1 - np.nan_to_num(sizes.outside) / device)) / 100
         fraction = np.where(left > 0, np.minimum(fraction, left), fraction)
     pool = np.floor(device * fraction)

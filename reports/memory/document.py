@@ -152,7 +152,8 @@ class MemoryDocument(TypedDict):
     name); ``said`` are sentences on what was taken where nothing was given. ``largest_pdbs`` is the
     largest batch per device that is not out of memory, ``largest_pdbs_with_room`` that is not
     borderline; null where it cannot be told. ``first_to_break``: at one more than the largest; null
-    where no limit was found. ``arguments`` are those of the command.
+    where no limit was found. ``arguments`` are those of the command, ``searched_by`` those of a
+    search for other plans of the same run.
     """
 
     schema: str
@@ -165,6 +166,7 @@ class MemoryDocument(TypedDict):
     first_to_break: dict[str, Break | None]
     detail: Cell
     arguments: list[str]
+    searched_by: list[str]
 
 
 def document_of(
@@ -202,6 +204,7 @@ def document_of(
         "first_to_break": {line.strategy.name: _break(line.first_to_break) for line in lines},
         "detail": {"strategy": strategy, "pdbs": pdbs},
         "arguments": list(arguments),
+        "searched_by": list(wanted.searched_by),
     }
 
 

@@ -388,13 +388,7 @@ def next_steps(document: MemoryDocument) -> list[str]:
     if not is_allocating(document) and "compiled" not in shown(document):
         whose = "MaxText's training" if _has_words(document) else "the bundled model's step"
         more += f" XLA's own plan of {whose}: --compile."
-    if _has_words(document):
-        return [more]
-    model, hardware = group(document, "model")["key"], group(document, "hardware")["key"]
-    search = ["moeprof", "memory", "search", "--model", str(model), "--hardware", str(hardware)]
-    search += ["--devices", str(document["inputs"]["devices"])]
-    name = str(document["inputs"]["framework"])
-    search += ["--framework", name] if is_allocating(document) else []
+    search = ["moeprof", "memory", "search", *document["searched_by"]]
     return [more, f"Other plans for as many devices: {shlex.join(search)}"]
 
 

@@ -189,6 +189,7 @@ def document_of(answered: Answered) -> SearchDocument:
         "inputs": {
             **_inputs(result, asked),
             "options": list(asked.shared),
+            "maxtext": list(asked.maxtext),
             "correction": None if answered.correction is None else encodable(answered.correction),
         },
         "said": list(asked.said),

@@ -272,6 +272,19 @@ def test_each_plan_has_the_run_that_its_own_time_is_from(tmp_path):
     assert (none["plans"], none["basis"]["factor"]) == ([], pytest.approx(1.1))
 
 
+def test_one_run_takes_the_correction_in_python_too(tmp_path):
+    file = correction(tmp_path)
+    asked = {"hardware": "h100_sxm", "fsdp": 8, "pdbs": 1}
+    plain, corrected = (
+        moeprof.memory("qwen3_30b_a3b", strategy="sparse-gmm", **asked, **more).document
+        for more in ({}, {"correction": file})
+    )
+    sizes = [one["rows"][0]["temp_bytes"] for one in (plain, corrected)]
+    factor = json.loads(file.read_text())["corrections"][0]["factor"]
+    assert sizes[1] == pytest.approx(factor * sizes[0], rel=1e-6)
+    assert corrected["searched_by"][-2:] == ["--correction", str(file)]
+
+
 def test_a_correction_without_times_says_so(tmp_path):
     found = moeprof.search("qwen3_30b_a3b", 16, correction=correction(tmp_path), **ARGUMENTS)
     assert found.document["order"] == "fit"

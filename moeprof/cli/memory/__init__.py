@@ -300,6 +300,7 @@ def command(
         from moeprof.projector.correction import correcting
 
         projecting = correcting(project, correction)
+        asked = replace(asked, searched_by=(*asked.searched_by, "--correction", str(correction)))
     with as_usage():  # what cannot be projected was asked for by an option
         found = answer(asked, detail, projecting)
         plan = _compiled(found.shown.breakdown.setting) if is_compiled else None

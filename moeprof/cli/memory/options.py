@@ -108,11 +108,14 @@ def _with(
 
 MODULE = "-m "
 """How a ``--script`` begins that is a module."""
+MAXTEXT: tuple[tuple[str, ...], dict[str, object]] = (
+    ("--maxtext",), {"metavar": "FILE key=value …", "help":
+    "MaxText's own command line in place of --model: its file, and what it is given."}
+)  # fmt: skip
 _PROGRAM: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--script",), {"metavar": "FILE|-m MODULE", "help":
      "Plan a training script as it is: its arguments after --, with --devices."}),
-    (("--maxtext",), {"metavar": "FILE key=value …", "help":
-     "MaxText's own command line in place of --model: its file, and what it is given."}),
+    MAXTEXT,
     (("--from", "recorded"), {"metavar": "RUN", "type": click.Path(path_type=Path), "help":
      "Plan the command of a captured run again; what stands after -- is added to it."}),
     (("--programs",), {"type": click.IntRange(1), "help":

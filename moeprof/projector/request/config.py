@@ -56,7 +56,8 @@ def with_config(
         for key in _CHOICES.keys() & given.keys():
             loaded.value(key, _one_of(_CHOICES[key]))
     found = _read(loaded)
-    if loaded.sources and loaded.model.experts and not request.strategy and "strategy" not in found:
+    is_open = not request.strategy and "strategy" not in found and "strategy" not in searched
+    if loaded.sources and loaded.model.experts and is_open:
         raise SelectionError(
             "memory --maxtext: sparse_matmul False without a capacity_factor: every expert takes "
             "every token, of which the closed form has no account. --strategy takes another's, "
@@ -198,16 +199,18 @@ _INTERPRETED = (
 
 def _mesh(loaded: LoadedModel, request: Request) -> dict[str, int]:
     """Axis → its degree in the mesh that MaxText makes, by slices; -1 takes what is left."""
+    said = {f"{axis}_parallelism": getattr(request, field) for field, axis in DEGREES.items()}
+    if None not in said.values():  # nothing is left to slices
+        return said
     given = loaded.options
     inside, across = (
         {key.split("_", 1)[1]: loaded.value(key, _integer) for key in given
          if key.startswith(f"{level}_")}
         for level in _LEVELS
     )  # fmt: skip
-    for field, axis in DEGREES.items():
-        if getattr(request, field) is not None:
-            inside[f"{axis}_parallelism"] = getattr(request, field)
-            across[f"{axis}_parallelism"] = 1
+    for key, degree in said.items():
+        if degree is not None:
+            inside[key], across[key] = degree, 1
     if request.devices is None and -1 in inside.values():
         (key, *_) = (key for key, degree in inside.items() if degree == -1)
         raise SelectionError(

@@ -11,8 +11,8 @@ follow.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from moeprof.errors import SelectionError, SpecError
@@ -50,6 +50,29 @@ class SharedRequest:
     offload: tuple[str, ...] = ()
     attention: str | None = None
     phases: tuple[str, ...] = ()
+    eval_pdbs: int | None = None
+    host_memory: float | None = None
+
+
+SHARED = tuple(field.name for field in fields(SharedRequest))
+"""Options of `Request` that all plans of a search share."""
+
+
+def words_of(request: SharedRequest, names: Iterable[str]) -> tuple[str, ...]:
+    """The words of a command that say these fields again; what was not said has none."""
+    words: list[str] = []
+    for name in names:
+        value, option = getattr(request, name), f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else f"--no-{option[2:]}")
+        elif value not in (None, ()):
+            values = value if isinstance(value, tuple) else (value,)
+            words += [
+                word
+                for one in values
+                for word in (option, f"{one:g}" if isinstance(one, float) else str(one))
+            ]
+    return tuple(words)
 
 
 @dataclass(frozen=True)
@@ -84,8 +107,6 @@ class Request(SharedRequest):
     schedule: str | None = None
     microbatches: int | None = None
     layers_per_stage: str | None = None
-    eval_pdbs: int | None = None
-    host_memory: float | None = None
     compute_dtype: str | None = None
     is_scanned: bool | None = None
     has_float32_weight_sum: bool | None = None
