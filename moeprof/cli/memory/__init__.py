@@ -13,11 +13,11 @@ import click
 
 from moeprof.cli.memory.options import (
     MODULE,
-    OptionsOfMany,
     arguments_of,
     describes_a_run,
     given_to,
     names_a_program,
+    spread,
     take_arguments,
 )
 from moeprof.cli.output import refuse_other_than_a_page
@@ -164,12 +164,12 @@ COMMANDS = {
 }
 
 
-class MemoryGroup(OptionsOfMany):
+class MemoryGroup(click.Group):
     """A command with subcommands, each imported only when it is run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """What stands after ``--`` is of the program, and so are MaxText's words before it."""
-        return super().parse_args(ctx, take_arguments(ctx, args, COMMANDS))
+        return super().parse_args(ctx, spread(take_arguments(ctx, args, COMMANDS), COMMANDS))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The subcommands that there are."""

@@ -12,6 +12,7 @@ from moeprof.cli.memory.options import (
     MAXTEXT,
     arguments_of,
     given_to,
+    spread,
     take_arguments,
     takes,
 )
@@ -191,7 +192,7 @@ class _WithWords(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words apart."""
-        return super().parse_args(ctx, take_arguments(ctx, args, ()))
+        return super().parse_args(ctx, spread(take_arguments(ctx, args, ())))
 
 
 @click.command("search", cls=_WithWords)

@@ -254,8 +254,16 @@ def _given(request: Request) -> dict[str, object]:
 
 
 def _phases(names: tuple[str, ...]) -> frozenset[str]:
-    """What a run does beside its step: all where nothing was said, ``step`` alone is nothing."""
-    return frozenset(_parts(names) or OTHER_PHASES) - {STEP}
+    """What a run does beside its step: all where nothing was said, ``step`` alone is nothing.
+
+    Raises:
+        SpecError: there is none of a name.
+    """
+    asked, known = _parts(names) or ("all",), (*OTHER_PHASES, STEP, "all")
+    for name in asked:
+        if name not in known:
+            raise SpecError(f"--phases: expected some of {', '.join(known)}, found {name!r}.")
+    return frozenset(OTHER_PHASES if "all" in asked else asked) - {STEP}
 
 
 def _eval_pdbs(size: int | None) -> int | None:
