@@ -39,7 +39,7 @@ from moeprof.projector.step_time import (
 )
 from moeprof.projector.step_time.layer_time import done_again
 from moeprof.projector.step_time.rates import PLAIN, Tuning, ground_of
-from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.plan import SHORT, ParallelPlan
 from moeprof.specs.strategy import Strategy
 from moeprof.tell import Tell, unheard
 
@@ -150,8 +150,8 @@ def search(
     count = len(degrees.data)  # type: ignore[arg-type]
     if not count:
         raise SpecError(
-            f"search: no plan of {space.devices} devices has the degrees that are allowed "
-            f"({_said(space)}). Allow divisors of {space.devices}."
+            f"search: {space.devices} devices cannot be laid out with {_said(space)} alone: "
+            f"expected degrees that divide {space.devices} and whose product it can be."
         )
     kinds = len(space.strategies) * len(space.remats)
     broken = broken_rule(space, degrees)
@@ -198,9 +198,11 @@ def search(
 
 
 def _said(space: Space) -> str:
-    return "; ".join(
-        f"{axis} {', '.join(map(str, sorted(degrees))) or 'none'}"
-        for axis, degrees in space.allowed.items()
+    allowed, missing = space.allowed, space.base.program.missing_axes
+    return " ".join(
+        f"--{short} {','.join(map(str, sorted(allowed[axis]))) or 'none'}"
+        for short, axis in SHORT.items()
+        if axis in allowed and axis not in missing
     )
 
 

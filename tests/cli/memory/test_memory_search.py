@@ -20,6 +20,7 @@ from moeprof.errors import SelectionError
 from moeprof.projector.request import wanted
 from moeprof.projector.request.plan import Request
 from moeprof.projector.request.search import SearchRequest, wanted_search
+from moeprof.projector.search import space
 from moeprof.reports.search.terminal import drawn
 from moeprof.reports.search.words import next_command
 from moeprof.specs.remat import Remat
@@ -225,6 +226,12 @@ def test_a_search_leaves_out_what_a_host_has_no_memory_for():
     assert document(*arguments, "--host-memory", "4000", "--top", "2")["plans"]
 
 
+def test_more_plans_than_can_be_projected_are_one_line(monkeypatch):
+    monkeypatch.setattr(space, "MOST_PLANS", 100)
+    with pytest.raises(SelectionError, match=r"16 devices can be .* more than 100 ways: .*--pp"):
+        CliRunner().invoke(command, MIXTRAL, catch_exceptions=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -232,7 +239,10 @@ def test_a_search_leaves_out_what_a_host_has_no_memory_for():
         (("--model", "small"), "expected --devices"),
         (("--model", "nope", "--devices", "8"), "found 'nope'"),
         (("--model", "small", "--devices", "8", "--ep", "x"), "--ep: expected whole numbers"),
-        (("--model", "small", "--devices", "8", "--ep", "3"), "(expert 3)"),
+        (
+            ("--model", "small", "--devices", "8", "--ep", "3"),
+            "8 devices cannot be laid out with --ep 3 alone",
+        ),
         (("--model", "small", "--devices", "8", "--world", "x"), "framework: expected"),
         (("--model", "small", "--devices", "8", "--remat", "x"), "remat: expected"),
         (
