@@ -44,8 +44,8 @@ def program_of(ctx: click.Context) -> Command | None:
     """The program that is named, with its arguments; None: a model is.
 
     Raises:
-        SelectionError: several are named, or the run holds no command.
-        TraceError: the run's record cannot be read.
+        SelectionError: several are named.
+        TraceError: there is no such run, or its record cannot be read or holds no command.
     """
     named = [name for name in ("script", "maxtext", "recorded") if ctx.params[name] is not None]
     if not named:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeprof.errors import CompileError, SelectionError
+from moeprof.errors import CompileError, SelectionError, TraceError
 from moeprof.specs.hardware import hardware_of
 from moeprof.specs.sources.maxtext_command import Configuration, configuration, installed_maxtext
 
@@ -83,13 +83,19 @@ def recorded_command(run: Path) -> Command:
     """The command of a run that `moeprof capture` recorded, with its devices.
 
     Raises:
-        SelectionError: there is no such run, or it holds no command of a script.
-        TraceError: its record cannot be read.
+        TraceError: there is no such run, its record cannot be read, or holds no command of a script.
     """
-    from moeprof.ingest.sources.run_record import read_meta
+    from moeprof.ingest.sources.run_record import meta_damage, read_meta
     from moeprof.recordings import newest_recording
 
     folder = newest_recording(run)
+    if not folder.exists():
+        raise TraceError(f"{run}: no such file or folder; give a run folder of `moeprof capture`")
+    if damage := meta_damage(folder):
+        raise TraceError(
+            f"memory --from {run}: expected the command of a script in {folder / 'meta.json'}, "
+            f"found damage: {damage[0]}. Give the program itself, by --script or --maxtext."
+        )
     meta = read_meta(folder) or {}
     argv = meta.get("argv")
     words = [str(word) for word in argv[1:]] if isinstance(argv, list) else []
@@ -98,7 +104,7 @@ def recorded_command(run: Path) -> Command:
     is_module = words[:1] == ["-m"]
     words = words[1:] if is_module else words
     if not words or words[0] == "-c" or not (is_module or words[0].endswith(".py")):
-        raise SelectionError(
+        raise TraceError(
             f"memory --from {run}: expected the command of a script in {folder / 'meta.json'}, as "
             f"`moeprof capture` writes it, found {'another' if words else 'none'}. Give the "
             "program itself, by --script or --maxtext."
