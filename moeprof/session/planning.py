@@ -187,7 +187,11 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool | None:
-        """Whether both pools suffice, however narrowly; None: it cannot be told."""
+        """Whether both pools suffice, however narrowly; None: it cannot be told.
+
+        A borderline plan is True or False by its projected size alone: ``verdict == "fits"`` is
+        what surely fits.
+        """
         over = self._row["over_bytes"]
         return None if over is None else over <= 0
 

@@ -221,6 +221,9 @@ def summary_lines(document: MemoryDocument) -> list[str]:
     ends = document["largest_pdbs"]
     row = shown(document)
     told = [verdict_line(row), certainty_line(row)]
+    end, sure = ends[row["strategy"]], document["largest_pdbs_with_room"][row["strategy"]]
+    if row["verdict"] == "fits" and end is not None and sure is not None and end > sure:
+        told[0] += f" Borderline at pdbs {sure + 1}{f' to {end}' if end > sure + 1 else ''}."
     if ends and all(end == 0 for end in ends.values()):
         many = "None of the strategies fits" if len(ends) > 1 else "It does not fit"
         told.insert(0, f"{many}, not even with one sequence per device.")

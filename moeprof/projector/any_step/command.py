@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeprof.errors import CompileError, SelectionError, TraceError
+from moeprof.errors import CompileError, TraceError
 from moeprof.specs.hardware import hardware_of
 from moeprof.specs.sources.maxtext_command import Configuration, configuration, installed_maxtext
 
@@ -83,7 +83,7 @@ def recorded_command(run: Path) -> Command:
     """The command of a run that `moeprof capture` recorded, with its devices.
 
     Raises:
-        TraceError: there is no such run, its record cannot be read, or holds no command of a script.
+        TraceError: there is no such run, or its record cannot be read or has no script's command.
     """
     from moeprof.ingest.sources.run_record import meta_damage, read_meta
     from moeprof.recordings import newest_recording

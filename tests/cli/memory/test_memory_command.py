@@ -374,3 +374,16 @@ def test_deepep_takes_what_its_library_does_on_that_device(projected, hardware, 
     row = row_of(made, "sparse-gmm-deepep", 1)
     (buffer,) = (r for r in row["components"] if r["name"] == "DeepEP NVLink buffer")
     assert buffer["bytes"] == size
+
+
+def test_what_surely_fits_is_said_first_and_what_is_borderline_beside_it(memory):
+    """DeepEP goes to 9 by the account's size; its error leaves 8 and 9 open."""
+    code, out, _ = memory(*AMD)
+    assert code == 0
+    first = " ".join(out.split("\n\n")[0].split())
+    assert "sparse-gmm-deepep at pdbs 7 needs" in first
+    assert "GiB left. Borderline at pdbs 8 to 9." in first
+    code, out, _ = memory(*AMD, "--pdbs", "2,8", "--strategy", "sparse-gmm-deepep")
+    assert "sparse-gmm-deepep at pdbs 2 needs" in " ".join(out.split("\n\n")[0].split())
+    code, out, _ = memory(*AMD, "--pdbs", "8,9", "--strategy", "sparse-gmm-deepep")
+    assert "sparse-gmm-deepep at pdbs 9 needs" in " ".join(out.split("\n\n")[0].split())
