@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -262,3 +262,46 @@ def _last(holds: Callable[[int], bool], bound: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+# The largest batch by few plans that each take long: those of the compiler.
+
+_MOST_TRIES = 6
+_Plan = TypeVar("_Plan")
+
+
+def largest_of(
+    start: int, plan: Callable[[int], _Plan], verdict: Callable[[_Plan], str]
+) -> tuple[int, _Plan, tuple[tuple[int, str], ...]]:
+    """The largest batch whose plan fits, of as few as are made from `start` on.
+
+    Returns:
+        The batch, the smallest that was tried where none fits; its plan; (batch, verdict) in order.
+    """
+    plans: dict[int, _Plan] = {}
+
+    def found(size: int) -> str:
+        plans[size] = plan(size)
+        return verdict(plans[size])
+
+    tried = tuple(tried_sizes(start, found))
+    largest = max((size for size, said in tried if said == "fits"), default=min(plans))
+    return largest, plans[largest], tried
+
+
+def tried_sizes(start: int, verdict: Callable[[int], str]) -> Iterator[tuple[int, str]]:
+    """Sizes until the largest whose verdict is ``fits`` is known, or six were tried.
+
+    Larger ones do not fit where one does not: upwards by a quarter, then the middle between.
+    """
+    fits, fails, size = 0, 0, start
+    for _ in range(_MOST_TRIES):
+        found = verdict(size)
+        yield size, found
+        if found == "fits":
+            fits = size
+        else:
+            fails = size
+        if fails - fits == 1:
+            return
+        size = (fits + fails) // 2 if fails else max(size + 1, size * 5 // 4)

@@ -88,6 +88,14 @@ class CompiledInfo(TypedDict):
     peak_op: str
     parts: list[CompiledPart]
     notes: list[str]
+    tried: NotRequired[list[TriedInfo]]
+
+
+class TriedInfo(TypedDict):
+    """A pdbs that was compiled on the way to the largest that fits, and the verdict."""
+
+    pdbs: int
+    verdict: str
 
 
 class MemoryRow(TypedDict):
@@ -343,15 +351,16 @@ def _whole(size: object) -> int | None:
     return None if size is None else int(size)  # type: ignore[call-overload]
 
 
-def compiled_info(plan: CompiledPlan) -> CompiledInfo:
-    """The plan's part of the document.
+def compiled_info(plan: CompiledPlan, tried: Sequence[tuple[int, str]] = ()) -> CompiledInfo:
+    """The plan's part of the document; ``tried``: (pdbs, verdict) of all that were compiled.
 
     A result that reuses no argument lies beside the arena, so it is counted with it.
     """
     parts = plan.by("content", "component").to_dict("records") if len(plan.buffers) else []
     total, args = plan.total_bytes, plan.memory.argument_bytes
     within = plan.temp_range_bytes
-    return {
+    sizes = ", ".join(f"{pdbs} {verdict}" for pdbs, verdict in tried)
+    found: CompiledInfo = {
         "args_bytes": args,
         "temp_bytes": None if total is None or args is None else total - args,
         "temp_range_bytes": list(within) if within else None,
@@ -367,5 +376,8 @@ def compiled_info(plan: CompiledPlan) -> CompiledInfo:
             }
             for part in parts
         ],
-        "notes": list(plan.notes),
+        "notes": [*([f"pdbs, compiled one by one: {sizes}"] if tried else []), *plan.notes],
     }
+    if tried:
+        found["tried"] = [{"pdbs": pdbs, "verdict": verdict} for pdbs, verdict in tried]
+    return found

@@ -59,6 +59,36 @@ def compiler(monkeypatch):
     return sizes, asked
 
 
+def test_the_largest_batch_is_found_with_the_compiler(monkeypatch, capsys):
+    """From the closed form's on; here what the compiler lays out fits up to 3 more."""
+    asked = {"fsdp": 16, "hardware": "h100_sxm", "strategy": "dense-cf1.25", "seq": 1024}
+    plain = moeprof.memory("qwen3_30b_a3b", framework="bundled", **asked).document
+    start = plain["largest_pdbs_with_room"]["dense-cf1.25"]
+    tried = []
+
+    def compile_bundled(setting):
+        tried.append(setting.pdbs)
+        return compiled(setting, (30 if setting.pdbs <= start + 3 else 90) * GIB)
+
+    monkeypatch.setattr("moeprof.projector.compiled.bundled.compile_bundled", compile_bundled)
+    given = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
+    words = ["moeprof", "memory", "--model", "qwen3_30b_a3b", *given]
+    monkeypatch.setattr("sys.argv", [*words, "--compile", "--pdbs", "auto", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert not ended.value.code
+    found = json.loads(capsys.readouterr().out)
+    assert tried[0] == start
+    best = max(pdbs for pdbs in tried if pdbs <= start + 3)
+    assert start < best
+    assert found["detail"] == {"strategy": "dense-cf1.25", "pdbs": best}
+    (row,) = (one for one in found["rows"] if "compiled" in one)
+    assert row["pdbs"] == best
+    verdicts = [(pdbs, "fits" if pdbs <= start + 3 else "oom") for pdbs in tried]
+    assert [(one["pdbs"], one["verdict"]) for one in row["compiled"]["tried"]] == verdicts
+    assert row["compiled"]["notes"][0].startswith(f"pdbs, compiled one by one: {start} fits, ")
+
+
 def test_what_the_compiler_finds_out_of_memory_comes_last(compiler):
     sizes, asked = compiler
     sizes += [(90,), (20, 30), "compile: the compiler took more than 900 s"]

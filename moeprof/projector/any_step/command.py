@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeprof.errors import CompileError, TraceError
+from moeprof.projector.batches import largest_of
 from moeprof.specs.hardware import hardware_of
 from moeprof.specs.sources.maxtext_command import Configuration, configuration, installed_maxtext
 
@@ -193,7 +194,6 @@ def _check_stand_in(found: Configuration) -> None:
         )
 
 
-_MOST_TRIES = 6
 _PER_DEVICE = "per_device_batch_size"
 
 
@@ -213,33 +213,12 @@ def plan_largest_batch(
     Raises:
         As `plan_maxtext`.
     """
-    plans: dict[int, ScriptPlan] = {}
-
-    def verdict(size: int) -> str:
-        plans[size] = plan_maxtext([*words, f"{_PER_DEVICE}={size}"], **options)
-        return plans[size].verdict
-
-    tried = tuple(tried_sizes(start, verdict))
-    largest = max((size for size, found in tried if found == "fits"), default=min(plans))
-    return plans[largest], tried
-
-
-def tried_sizes(start: int, verdict: Callable[[int], str]) -> Iterator[tuple[int, str]]:
-    """Sizes until the largest whose verdict is ``fits`` is known, or six were tried.
-
-    Larger ones do not fit where one does not: upwards by a quarter, then the middle between.
-    """
-    fits, fails, size = 0, 0, start
-    for _ in range(_MOST_TRIES):
-        found = verdict(size)
-        yield size, found
-        if found == "fits":
-            fits = size
-        else:
-            fails = size
-        if fails - fits == 1:
-            return
-        size = (fits + fails) // 2 if fails else max(size + 1, size * 5 // 4)
+    _, plan, tried = largest_of(
+        start,
+        lambda size: plan_maxtext([*words, f"{_PER_DEVICE}={size}"], **options),
+        lambda plan: plan.verdict,
+    )
+    return plan, tried
 
 
 def words_to_plan(found: Configuration) -> dict[str, object]:

@@ -14,10 +14,10 @@ from moeprof.projector.any_step.command import (
     maxtext_notes,
     plan_maxtext,
     recorded_command,
-    tried_sizes,
     words_to_plan,
 )
 from moeprof.projector.any_step.script import run_script
+from moeprof.projector.batches import tried_sizes
 from moeprof.specs.sources.maxtext_command import configuration
 
 RUN = str(Path(__file__).parents[2] / "data" / "maxtext_configs" / "run.yml")
