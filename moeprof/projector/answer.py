@@ -74,9 +74,10 @@ def answer(wanted: Wanted, detail: str | None = None, projecting: Projecting = p
     wanted = _with_room(wanted)
     begun = [_begun(wanted, strategy, projecting) for strategy in wanted.strategies]
     name, pdbs = _cell(detail, begun, wanted.batches)
-    shown = [pdbs] if detail is None else []
-    found = worth_showing([one.reach for one in begun], MOST_BATCHES)
-    batches = wanted.batches or tuple(sorted({*found, *shown}))
+    batches = wanted.batches
+    if not batches:
+        own = {pdbs} if detail is None else set()
+        batches = tuple(sorted({*worth_showing([one.reach for one in begun], MOST_BATCHES), *own}))
     lines = tuple(_line(one, batches, pdbs if one.strategy.name == name else None) for one in begun)
     shown = next(cell for line in lines for cell in line.cells if cell.name == (name, pdbs))
     return Answer(wanted, lines, shown)

@@ -65,7 +65,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--framework", "--world", "framework"), {"metavar": "NAME", "help":
      "Whose program: maxtext, bundled or megatron."}),
     (("--maxtext-build",), {"metavar": "NAME", "help":
-        "Which MaxText: 0.2.5 (the release, default on NVIDIA) or rocm-26.2 (AMD's container)."}),
+        "Which MaxText: 0.2.5 (the release) or rocm-26.2 (AMD's container, default on AMD)."}),
     (("--schedule",), {"metavar": "NAME", "help": "Order of work of the pipeline."}),
     (("--microbatches",), {"type": click.IntRange(1), "help": "Microbatches of a step."}),
     (("--layers-per-stage",), {"metavar": "N,…", "help": "Layers of each stage, where uneven."}),
