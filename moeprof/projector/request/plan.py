@@ -66,12 +66,8 @@ def words_of(request: SharedRequest, names: Iterable[str]) -> tuple[str, ...]:
         if isinstance(value, bool):
             words.append(option if value else f"--no-{option[2:]}")
         elif value not in (None, ()):
-            values = value if isinstance(value, tuple) else (value,)
-            words += [
-                word
-                for one in values
-                for word in (option, f"{one:g}" if isinstance(one, float) else str(one))
-            ]
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [option, f"{one:.15g}" if isinstance(one, float) else str(one)]
     return tuple(words)
 
 
@@ -316,7 +312,10 @@ def batches(
         own = loaded.value(key, lambda value, what: _rounds(value, what, stages)) if is_said else 0
         parts = request.microbatches or own or stages
         if is_said or (request.microbatches is None and "per_device_batch_size" in given):
-            found["microbatches"] = (key, own or stages)
+            times = given.get("gradient_accumulation_steps")
+            steps = times if isinstance(times, int) and times > 1 else 1
+            label = f"gradient_accumulation_steps {steps} × {key}" if steps > 1 else key
+            found["microbatches"] = (label, steps * (own or stages))
     for size, field in PER_DEVICE.items():
         value = given.get(size)
         if value is None or (field == "eval_pdbs" and value == 0):

@@ -216,6 +216,18 @@ def test_a_file_of_maxtext_means_the_same_as_a_model_and_as_a_command_line(
     assert ("so of each data × fsdp × expert" in " ".join(as_model.said)) == is_shared
 
 
+def test_accumulated_gradients_are_microbatches_of_a_pipeline_where_the_framework_has_them(
+    tmp_path,
+):
+    """8 devices × 2 over DP 4, in 2 microbatches, 3 times: Megatron has both as microbatches."""
+    file = tmp_path / "run.yml"
+    own = {"ici_pipeline_parallelism": 2, "gradient_accumulation_steps": 3}
+    file.write_text(yaml.safe_dump({**YAML, **own, "per_device_batch_size": 2}))
+    asked = {"devices": 8, "framework": "megatron", "strategy": ("sparse-gmm",)}
+    found = wanted(Request(model=str(file), **asked))
+    assert (found.batches, found.setting.microbatches) == ((2,), 6)
+
+
 def test_an_option_wins_over_the_batch_of_a_file_and_it_is_said(memory):
     keys = {**YAML, "per_device_batch_size": 0.25, "ici_pipeline_parallelism": 2}
     code, out = memory(keys, "--devices", 8)  # --pdbs 1
