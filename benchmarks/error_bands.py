@@ -123,7 +123,7 @@ def _of_maxtext() -> Iterator[tuple[Key, Error]]:
     for cases in maxtext_grid_cases.by_split().values():
         for case in cases:
             temp, setting = maxtext_grid_cases.projected_arena(case), case.setting
-            hosts = "several" if case.devices > setting.hardware.domain else "one"
+            hosts = "several" if case.devices > setting.hardware.slice_devices else "one"
             key = _line(setting, "0.2.5", hosts)
             error = measured[case.key]["temp_bytes"] / temp - 1
             yield (*key, "plain", "", "arena", _COMPILED), Error(error, temp / _pool(setting))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from typing import IO, Any
 
 import click
 
@@ -32,8 +35,46 @@ COMMANDS = {
 }
 
 
+class _WrongUsage(click.ClickException):
+    """A complaint of click's in one line; whose command it is about stands first."""
+
+    exit_code = 2
+
+    def __init__(self, error: click.UsageError) -> None:
+        words = [word for word in sys.argv[1:2] if word in COMMANDS]  # where click does not say
+        path = error.ctx.command_path if error.ctx else " ".join(["moeprof", *words])
+        about = "".join(f"{word}: " for word in [path.partition(" ")[2]] if word)
+        text = " ".join(error.format_message().split())
+        super().__init__(f"moeprof: {about}{text} Try '{path} --help'.")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the line."""
+        click.echo(self.message, file=file, err=file is None)
+
+
+@contextlib.contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Inside, click's complaints on usage, of four lines, become one; the help itself does not."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        raise _WrongUsage(error) from error
+
+
 class LazyGroup(click.Group):
     """Loads a command's module when it is asked for: `--help` stays fast."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """As click's, with complaints of one line."""
+        with _in_one_line():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """The same, of the command that is asked for."""
+        with _in_one_line():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, in the order of `COMMANDS`."""

@@ -6,6 +6,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -72,8 +73,11 @@ def answer(wanted: Wanted, detail: str | None = None, projecting: Projecting = p
     """
     wanted = _with_room(wanted)
     begun = [_begun(wanted, strategy, projecting) for strategy in wanted.strategies]
-    batches = wanted.batches or tuple(worth_showing([one.reach for one in begun], MOST_BATCHES))
-    name, pdbs = _cell(detail, begun, batches)
+    name, pdbs = _cell(detail, begun, wanted.batches)
+    batches = wanted.batches
+    if not batches:
+        own = {pdbs} if detail is None else set()
+        batches = tuple(sorted({*worth_showing([one.reach for one in begun], MOST_BATCHES), *own}))
     lines = tuple(_line(one, batches, pdbs if one.strategy.name == name else None) for one in begun)
     shown = next(cell for line in lines for cell in line.cells if cell.name == (name, pdbs))
     return Answer(wanted, lines, shown)
@@ -133,16 +137,25 @@ def _with_room(wanted: Wanted) -> Wanted:
 def _cell(detail: str | None, begun: Sequence[_Begun], batches: Sequence[int]) -> tuple[str, int]:
     """The cell that was asked for, else the largest that fits of the strategy that goes furthest.
 
-    Among those that drop no token, where one of them fits at all.
+    First what surely fits, then what is borderline; among those that drop no token, where one of
+    them fits. Of ``batches``, if there are some.
     """
     if detail is not None:
         return _asked(detail, [one.strategy.name for one in begun])
     dropless = [one for one in begun if one.strategy.capacity_factor is None]
-    fitting = [one for one in dropless if one.reach.largest] or begun
-    best = max(fitting, key=lambda one: one.reach.largest or 0)
-    end = best.reach.largest
-    below = [n for n in batches if end is not None and n <= end]
-    return best.strategy.name, max(below, default=batches[0])
+    sure = {one.strategy.name: one.reach.with_room or 0 for one in begun}
+    near = {one.strategy.name: one.reach.largest or 0 for one in begun}
+    for ends, group in itertools.product((sure, near), (dropless, begun)):
+        found = {}
+        for one in group:
+            end = ends[one.strategy.name]
+            tried = [n for n in batches if n <= end] if batches else [end]
+            if any(tried):
+                found[one.strategy.name] = max(tried)
+        if found:
+            name = max(found, key=lambda name: ends[name])
+            return name, found[name]
+    return begun[0].strategy.name, batches[0] if batches else 1
 
 
 def _asked(detail: str, names: Sequence[str]) -> tuple[str, int]:

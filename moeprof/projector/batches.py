@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,7 @@ def fit(
     sizes = sizes._replace(temp=temp, library_temp=np.maximum(temp, sizes.library_temp))
     device = setting.hardware.hbm_bytes
     fraction = np.full(sizes.args.shape, setting.mem_fraction)
-    if leaves_room:
+    if leaves_room and setting.program.has_pool:
         left = np.floor(100 * (1 - np.nan_to_num(sizes.outside) / device)) / 100
         fraction = np.where(left > 0, np.minimum(fraction, left), fraction)
     pool = np.floor(device * fraction)
@@ -107,9 +107,9 @@ def fit(
 def _doubt(setting: Setting, degrees: Degrees, sizes: PlanSizes, pool: Numbers) -> Numbers:
     """The share of the pool by which each plan's size is not sharp."""
     program, doubt = setting.program, np.zeros_like(pool)
-    values = {axis: np.asarray(getattr(degrees, axis)) for axis in (*ALL_AXES, "microbatches")}
-    is_far = math.prod(values[axis] for axis in program.axes) > setting.hardware.domain
-    split = math.prod(values[axis] for axis in ("tensor", "context", "pipeline", "microbatches"))
+    values = {axis: np.asarray(getattr(degrees, axis)) for axis in ALL_AXES}
+    is_far = math.prod(values[axis] for axis in program.axes) > setting.hardware.slice_devices
+    is_plain = np.asarray(program.is_plain_plan(setting, degrees, degrees.microbatches)) == 1
     for far, plain in itertools.product((False, True), repeat=2):
         own, other = (
             program.error_band_of(setting, end, is_far=far, is_plain=plain)
@@ -118,7 +118,7 @@ def _doubt(setting: Setting, degrees: Degrees, sizes: PlanSizes, pool: Numbers) 
         temps = (sizes.temp, sizes.library_temp)
         below, above = doubtful_bytes((own, other), sizes.args, temps, pool)
         share = np.where(sizes.args + sizes.temp <= pool, above, below) / pool
-        doubt = np.where((is_far == far) & ((split == 1) == plain), share, doubt)
+        doubt = np.where((is_far == far) & (is_plain == plain), share, doubt)
     return doubt
 
 
@@ -262,3 +262,46 @@ def _last(holds: Callable[[int], bool], bound: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+# The largest batch by few plans that each take long: those of the compiler.
+
+_MOST_TRIES = 6
+_Plan = TypeVar("_Plan")
+
+
+def largest_of(
+    start: int, plan: Callable[[int], _Plan], verdict: Callable[[_Plan], str]
+) -> tuple[int, _Plan, tuple[tuple[int, str], ...]]:
+    """The largest batch whose plan fits, of as few as are made from `start` on.
+
+    Returns:
+        The batch, the smallest that was tried where none fits; its plan; (batch, verdict) in order.
+    """
+    plans: dict[int, _Plan] = {}
+
+    def found(size: int) -> str:
+        plans[size] = plan(size)
+        return verdict(plans[size])
+
+    tried = tuple(tried_sizes(start, found))
+    largest = max((size for size, said in tried if said == "fits"), default=min(plans))
+    return largest, plans[largest], tried
+
+
+def tried_sizes(start: int, verdict: Callable[[int], str]) -> Iterator[tuple[int, str]]:
+    """Sizes until the largest whose verdict is ``fits`` is known, or six were tried.
+
+    Larger ones do not fit where one does not: upwards by a quarter, then the middle between.
+    """
+    fits, fails, size = 0, 0, start
+    for _ in range(_MOST_TRIES):
+        found = verdict(size)
+        yield size, found
+        if found == "fits":
+            fits = size
+        else:
+            fails = size
+        if fails - fits == 1:
+            return
+        size = (fits + fails) // 2 if fails else max(size + 1, size * 5 // 4)

@@ -9,9 +9,8 @@ A run is more than its step: each `Phase` beside it has rows of the same pools, 
 the memory of one host. The verdict is that of the phase nearest to, or furthest over, its limits.
 A verdict is decisive where the account's measured error leaves it as it is, else "borderline".
 
-A row of unknown size makes the sum of its pool, and the verdict, unknown: never zero. Sizes are
-numbers, or arrays with one entry per plan; both go through the same arithmetic. A row whose
-dimensions are not all known has no size, and its formula says which one is missing.
+A row of unknown size makes the sum of its pool, and the verdict, unknown: never zero; its formula
+says what is missing. Sizes are numbers, or arrays with one entry per plan.
 """
 
 from __future__ import annotations
@@ -326,12 +325,13 @@ class MemoryBreakdown:
     @property
     def mem_fraction_range(self) -> tuple[float, float] | None:
         """Fractions with which both pools suffice; None if there is none or sizes are unknown."""
-        inside, outside, args = self.largest.inside_bytes, self.outside_bytes, self.args_bytes
-        most = self.library_temp_bytes
-        if inside is None or outside is None or args is None or most is None:
+        sizes = [self.largest.inside_bytes, self.args_bytes, self.library_temp_bytes]
+        beside = [self.outside_bytes, self.largest.outside_bytes]
+        if None in (*sizes, *beside):
             return None
-        low = max(float(inside), args + most) / self.device_bytes
-        high = 1 - outside / self.device_bytes
+        inside, args, most = map(float, sizes)  # type: ignore[arg-type]
+        low = max(inside, args + most) / self.device_bytes
+        high = 1 - max(map(float, beside)) / self.device_bytes  # type: ignore[arg-type]
         return (low, high) if low <= high else None
 
 

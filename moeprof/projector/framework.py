@@ -25,7 +25,7 @@ from moeprof.specs.plan_checks import Batch, check_plan
 if TYPE_CHECKING:  # what is asked of an object, in terms of what is built on it
     from moeprof.projector.breakdown import MemoryBreakdown, Phase, Row, StageBreakdown
     from moeprof.projector.frameworks.suggestions import Change
-    from moeprof.projector.setting import Degrees, Precision, Setting
+    from moeprof.projector.setting import Count, Degrees, Precision, Setting
     from moeprof.specs.hardware import HardwareSpec
     from moeprof.specs.model import ModelSpec
     from moeprof.specs.stages import StageLayers
@@ -283,12 +283,18 @@ class Framework(ABC):
         """Whether the account says what is held where libraries compute all products."""
         return False
 
+    def is_plain_plan(
+        self, setting: Setting, plan: ParallelPlan | Degrees, microbatches: Count
+    ) -> Count:
+        """Whether a setting with a plan, or with many, is like those measured: 1, else 0."""
+        return (plan.tensor * plan.context * plan.pipeline * microbatches == 1) * 1
+
     def error_band(self, setting: Setting, end: str = "") -> ErrorBand:
         """What was measured of the account that a setting is projected by, or of an ``end``."""
         plan = setting.plan
-        is_split = plan.degree(("tensor", "context", "pipeline")) * setting.microbatches > 1
-        is_far = plan.degree(self.axes) > setting.hardware.domain
-        return self.error_band_of(setting, end, is_far=is_far, is_plain=not is_split)
+        is_far = plan.degree(self.axes) > setting.hardware.slice_devices
+        is_plain = bool(self.is_plain_plan(setting, plan, setting.microbatches))
+        return self.error_band_of(setting, end, is_far=is_far, is_plain=is_plain)
 
     def error_band_of(
         self, setting: Setting, end: str = "", *, is_far: bool, is_plain: bool

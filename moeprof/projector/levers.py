@@ -71,11 +71,13 @@ def _changes(setting: Setting) -> Iterator[Change]:
 
 
 def _fraction(setting: Setting) -> Iterator[Change]:
-    """The largest fraction of the device that leaves what lies outside its room."""
+    """The largest fraction of the device that leaves what lies outside its room, in any phase."""
     bounds = project(setting)
-    if bounds.outside_bytes is None:
+    sizes = (bounds.outside_bytes, bounds.largest.outside_bytes)
+    known = [float(size) for size in sizes if size is not None]
+    if len(known) < len(sizes):
         return
-    fraction = int(100 * (1 - bounds.outside_bytes / bounds.device_bytes)) / 100
+    fraction = int(100 * (1 - max(known) / bounds.device_bytes)) / 100
     if fraction > setting.mem_fraction:
         changed = replace(setting, mem_fraction=fraction)
         yield Change(f"mem_fraction {fraction:g}", "no room left for more communicators", changed)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import MemoryBreakdown
+from moeprof.projector.breakdown import MemoryBreakdown, total
 from moeprof.projector.framework import Verdict
 from moeprof.projector.memory import project
-from moeprof.projector.setting import Setting
+from moeprof.projector.setting import Amount, Setting
 from moeprof.projector.step_time import StepEstimate, TimedRun, estimate
 from moeprof.projector.step_time.rates import PLAIN, Tuning
 from moeprof.specs.plan_checks import Batch
@@ -30,7 +30,8 @@ class Effect:
     """What one optimisation buys.
 
     ``saved_s`` are seconds of the run's step, or of as many tokens, that it saves; ``saved_bytes``
-    bytes of one device in all three pools, None where a size is not known. Negative: it costs.
+    bytes of one device in all three pools, in the phase that needs most before and after, None
+    where a size is not known. Negative: it costs.
     ``is_used``: the run has it, and both are what it would cost to be without. ``verdict`` is that
     of the changed run.
     """
@@ -101,9 +102,8 @@ def _effect(
     changed = estimate(change.setting, change.tuning, runs)
     same_tokens = time.seconds * time.tokens_per_s_per_device / changed.tokens_per_s_per_device
     sign = -1 if change.is_used else 1
-    saved_bytes = None
-    if memory.total_bytes is not None and after.total_bytes is not None:
-        saved_bytes = sign * (memory.total_bytes - after.total_bytes)
+    sizes = [_taken(each) for each in (memory, after)]
+    saved_bytes = None if None in sizes else int(sign * (sizes[0] - sizes[1]))  # type: ignore[operator]
     return Effect(
         change.optimisation,
         change.is_used,
@@ -112,6 +112,13 @@ def _effect(
         after.verdict,
         change.price,
     )
+
+
+def _taken(memory: MemoryBreakdown) -> Amount | None:
+    """What the phase that needs most takes of a device, in all pools; None: not known."""
+    phase = memory.largest
+    found = total((*phase.args, *phase.temp, *phase.outside))
+    return None if memory.total_bytes is None else found
 
 
 def _grouped_gemm(setting: Setting, tuning: Tuning) -> Iterator[_Change]:

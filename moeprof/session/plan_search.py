@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from moeprof.errors import CompileError, SelectionError
+from moeprof.projector.batches import largest_of
 from moeprof.projector.breakdown import MemoryBreakdown
 from moeprof.projector.framework import FRAMEWORKS, framework, verdict_of
 from moeprof.projector.memory import project
 from moeprof.projector.request import as_usage
+from moeprof.projector.request.plan import Request
 from moeprof.projector.request.search import SearchRequest, WantedSearch, wanted_search
 from moeprof.projector.search import ORDERS, Found, Order, search
 from moeprof.projector.setting import Setting
@@ -60,7 +62,7 @@ def answered(
     """
     order = _order(extras.rank_by)
     if extras.compile_top:
-        request = _compilable(request)
+        request = compilable(request, "compile-top")
     asked, runs, projecting = _corrected(wanted_search(request), extras.correction)
     if extras.compile_top:
         _check_compiler(asked)
@@ -128,8 +130,11 @@ def _corrected(
 # The compiler.
 
 
-def _compilable(request: SearchRequest) -> SearchRequest:
-    """The request with a framework whose step can be compiled.
+_Asked = TypeVar("_Asked", Request, SearchRequest)
+
+
+def compilable(request: _Asked, option: str) -> _Asked:
+    """The request with a framework whose step can be compiled, as ``option`` asks for.
 
     Raises:
         SelectionError: another framework is asked for.
@@ -141,11 +146,24 @@ def _compilable(request: SearchRequest) -> SearchRequest:
         program = framework(request.framework)
     if not program.compiler:
         raise SelectionError(
-            f"compile-top: expected a framework whose step can be compiled from the search alone "
-            f"({', '.join(able)}), found {program.name} ({program.title}). Search without it, and "
-            "plan the best with `moeprof memory --script`, or of MaxText with --maxtext --compile."
+            f"{option}: expected a framework whose step can be compiled of a plan alone "
+            f"({', '.join(able)}), found {program.name} ({program.title}). Leave it out, or plan "
+            "the program itself with `moeprof memory --script`, MaxText's with --maxtext --compile."
         )
     return request
+
+
+def largest_compiled(setting: Setting) -> tuple[int, CompiledPlan, tuple[tuple[int, str], ...]]:
+    """The largest pdbs whose step fits by the compiler, begun at the setting's own.
+
+    Returns:
+        It, its plan, and (pdbs, verdict) of all that were compiled; see `largest_of`.
+    """
+
+    def compiled(pdbs: int) -> CompiledPlan:
+        return compiled_step(replace(setting, pdbs=pdbs))
+
+    return largest_of(setting.pdbs or 1, compiled, lambda plan: checked(plan, setting)["verdict"])
 
 
 def _check_compiler(asked: WantedSearch) -> None:
@@ -165,12 +183,17 @@ def _checks(best: Sequence[Found], counting: Callable[[str], Tell]) -> dict[int,
     return checks
 
 
-def check(setting: Setting) -> CheckInfo:
-    """What the compiler lays out for one plan; ``unknown``, with why, where it cannot."""
+def compiled_step(setting: Setting) -> CompiledPlan:
+    """What the compiler lays out for the step of a setting, by its framework."""
     module, _, name = setting.program.compiler.partition(":")
     compile_step: Callable[[Setting], CompiledPlan] = getattr(import_module(module), name)
+    return compile_step(setting)
+
+
+def check(setting: Setting) -> CheckInfo:
+    """What the compiler lays out for one plan; ``unknown``, with why, where it cannot."""
     try:
-        return checked(compile_step(setting), setting)
+        return checked(compiled_step(setting), setting)
     except CompileError as error:
         return {
             "verdict": "unknown",

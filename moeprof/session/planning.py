@@ -12,16 +12,17 @@ The closed form of `moeprof memory` and `moeprof memory search`: no device and n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from moeprof.errors import SelectionError
-from moeprof.projector.answer import answer
+from moeprof.projector.answer import Projecting, answer
+from moeprof.projector.memory import project
 from moeprof.projector.request import as_usage, wanted
-from moeprof.projector.request.plan import DEGREES, Request
-from moeprof.projector.request.search import SHARED, SearchRequest
+from moeprof.projector.request.plan import DEGREES, SHARED, Request
+from moeprof.projector.request.search import SearchRequest
 from moeprof.projector.search.space import LIMITED
 from moeprof.reports.memory import document as memory_document
 from moeprof.reports.memory import words
@@ -72,34 +73,45 @@ _PLAN_COLUMNS = (
 
 
 def memory(
-    model: str | Path | None = None, *, detail: str | None = None, **said: Any
+    model: str | Path | None = None,
+    *,
+    detail: str | None = None,
+    correction: str | Path | None = None,
+    **said: Any,
 ) -> MemoryPlan:
     """What fits: weights, the arena of a step, what lies beside it, per strategy and pdbs.
 
     Args:
         model: a name of ``moeprof models``, a Hugging Face config.json or a MaxText YAML.
         detail: ``STRATEGY@PDBS``, the cell that is shown in full.
+        correction: a file that ``moeprof memory --calibrate RUN --correction FILE`` stored.
         said: the options of ``moeprof memory`` by their names, with ``_`` for ``-``: ``hardware``,
             ``devices``, ``ep``, ``fsdp``, ``seq``, ``framework``… Lists may be lists. In place of
             a model ``maxtext=["base.yml", "model_name=mixtral-8x7b"]``, MaxText's command line.
 
     Raises:
         SelectionError: an option is unknown, or cannot be.
-        SpecError: the model's configuration cannot be read.
+        SpecError: the model's configuration or the correction cannot be read.
 
     Example:
         >>> moeprof.memory("deepseek_v3", hardware="mi355x", ep=8, fsdp=8).largest_pdbs
     """
     named = None if model is None else str(model)
     asked = wanted(_request(Request, {"model": named, **said}))
+    projecting: Projecting = project
+    if correction is not None:
+        from moeprof.projector.correction import correcting
+
+        projecting = correcting(project, Path(correction))
+        asked = replace(asked, searched_by=(*asked.searched_by, "--correction", str(correction)))
     with as_usage():
-        found = answer(asked, detail)
+        found = answer(asked, detail, projecting)
     return MemoryPlan(memory_document.document_of(found))
 
 
 def search(
-    model: str | Path,
-    devices: int,
+    model: str | Path | None = None,
+    devices: int | None = None,
     *,
     top: int = 10,
     what_if: bool = False,
@@ -111,8 +123,8 @@ def search(
     """Plans for a number of devices that fit, ranked by fit, or by time where that is known.
 
     Args:
-        model: as of `memory`.
-        devices: how many there are.
+        model: as of `memory`; in its place ``maxtext``, as there.
+        devices: how many there are, which cannot be left out.
         top: how many plans to give.
         what_if: what optimisations would buy the best of them, too.
         rank_by: ``time`` or ``fit``; None: time where rates are measured or calibrated for the
@@ -131,7 +143,7 @@ def search(
     """
     from moeprof.session.plan_search import Extras, answered
 
-    said = {"model": str(model), "devices": devices, **said}
+    said = {"model": None if model is None else str(model), "devices": devices, **said}
     extras = Extras(
         _whole("top", top),
         what_if,
@@ -175,7 +187,11 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool | None:
-        """Whether both pools suffice, however narrowly; None: it cannot be told."""
+        """Whether both pools suffice, however narrowly; None: it cannot be told.
+
+        A borderline plan is True or False by its projected size alone: ``verdict == "fits"`` is
+        what surely fits.
+        """
         over = self._row["over_bytes"]
         return None if over is None else over <= 0
 

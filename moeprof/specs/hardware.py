@@ -22,10 +22,6 @@ _SAME_MEMORY = 0.01
 """Share in which memory may differ between devices of one model."""
 
 
-GPUS_PER_HOST = 8
-"""Of the machines that sell such GPUs: one that JAX reports as a slice of its own."""
-
-
 @dataclass(frozen=True)
 class HardwareSpec:
     """Peaks of one device; None where the vendor states none.
@@ -54,6 +50,11 @@ class HardwareSpec:
     confidence: str
     source: str
     note: str
+
+    @property
+    def slice_devices(self) -> int:
+        """Devices of a slice, as JAX reports them: of one host; of TPUs all that links join."""
+        return self.domain if self.vendor == "Google" else self.host_devices
 
     def flops_per_s(self, dtype: str) -> float | None:
         """Peak of matrix products whose operands have this HLO element type; None if not known.

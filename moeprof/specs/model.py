@@ -7,6 +7,7 @@ families add (interleaved dense layers, linear attention, biases, gates) are fie
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -269,6 +270,7 @@ class ModelSpec:
             )
 
 
+@functools.lru_cache(maxsize=4096)
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors of a positive number, ascending."""
     low = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]

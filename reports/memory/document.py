@@ -88,6 +88,14 @@ class CompiledInfo(TypedDict):
     peak_op: str
     parts: list[CompiledPart]
     notes: list[str]
+    tried: NotRequired[list[TriedInfo]]
+
+
+class TriedInfo(TypedDict):
+    """A pdbs that was compiled on the way to the largest that fits, and the verdict."""
+
+    pdbs: int
+    verdict: str
 
 
 class MemoryRow(TypedDict):
@@ -152,7 +160,8 @@ class MemoryDocument(TypedDict):
     name); ``said`` are sentences on what was taken where nothing was given. ``largest_pdbs`` is the
     largest batch per device that is not out of memory, ``largest_pdbs_with_room`` that is not
     borderline; null where it cannot be told. ``first_to_break``: at one more than the largest; null
-    where no limit was found. ``arguments`` are those of the command.
+    where no limit was found. ``arguments`` are those of the command, ``searched_by`` those of a
+    search for other plans of the same run.
     """
 
     schema: str
@@ -165,6 +174,7 @@ class MemoryDocument(TypedDict):
     first_to_break: dict[str, Break | None]
     detail: Cell
     arguments: list[str]
+    searched_by: list[str]
 
 
 def document_of(
@@ -202,6 +212,7 @@ def document_of(
         "first_to_break": {line.strategy.name: _break(line.first_to_break) for line in lines},
         "detail": {"strategy": strategy, "pdbs": pdbs},
         "arguments": list(arguments),
+        "searched_by": list(wanted.searched_by),
     }
 
 
@@ -340,15 +351,16 @@ def _whole(size: object) -> int | None:
     return None if size is None else int(size)  # type: ignore[call-overload]
 
 
-def compiled_info(plan: CompiledPlan) -> CompiledInfo:
-    """The plan's part of the document.
+def compiled_info(plan: CompiledPlan, tried: Sequence[tuple[int, str]] = ()) -> CompiledInfo:
+    """The plan's part of the document; ``tried``: (pdbs, verdict) of all that were compiled.
 
     A result that reuses no argument lies beside the arena, so it is counted with it.
     """
     parts = plan.by("content", "component").to_dict("records") if len(plan.buffers) else []
     total, args = plan.total_bytes, plan.memory.argument_bytes
     within = plan.temp_range_bytes
-    return {
+    sizes = ", ".join(f"{pdbs} {verdict}" for pdbs, verdict in tried)
+    found: CompiledInfo = {
         "args_bytes": args,
         "temp_bytes": None if total is None or args is None else total - args,
         "temp_range_bytes": list(within) if within else None,
@@ -364,5 +376,8 @@ def compiled_info(plan: CompiledPlan) -> CompiledInfo:
             }
             for part in parts
         ],
-        "notes": list(plan.notes),
+        "notes": [*([f"pdbs, compiled one by one: {sizes}"] if tried else []), *plan.notes],
     }
+    if tried:
+        found["tried"] = [{"pdbs": pdbs, "verdict": verdict} for pdbs, verdict in tried]
+    return found

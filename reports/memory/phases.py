@@ -120,10 +120,16 @@ def of_other_phase(
     if worst["name"] == STEP or inside is None or verdict == "unknown":
         return ""
     pool = worst["pool_bytes"]
+    where, beside = OF_PHASE[worst["name"]], gib(worst["outside_bytes"] or 0)
+    if is_too_much_outside(worst):
+        limit = gib((worst["outside_bytes"] or 0) - (worst["over_bytes"] or 0))
+        return (
+            f" needs {gib(inside)} of the pool's {gib(pool)} GiB {where}, but {beside} of the "
+            f"{limit} GiB beside it: out of memory there."
+        )
     over = {"oom": f"out of memory by {gib(inside - pool)} GiB", "borderline": "borderline"}
     ends = over.get(worst["verdict"], "fits")
     alone = "" if step is None else f"; the step alone needs {gib(step)}"
-    where = OF_PHASE[worst["name"]]
     return f" needs {gib(inside)} of the pool's {gib(pool)} GiB {where}: {ends}{alone}."
 
 
@@ -136,6 +142,12 @@ def decider(phases: list[PhaseInfo], largest: str, verdict: str) -> PhaseInfo | 
     step = _named(phases, STEP)
     found = [one for one in (_named(phases, largest), step) if one["verdict"] == verdict]
     return found[0] if found else None if verdict == "oom" else step
+
+
+def is_too_much_outside(phase: PhaseInfo) -> bool:
+    """Whether a phase is out of memory by what lies beside the pool alone."""
+    inside = (phase["args_bytes"] or 0) + (phase["temp_bytes"] or 0)
+    return phase["verdict"] == "oom" and inside <= phase["pool_bytes"]
 
 
 def needs_bytes(phases: list[PhaseInfo], largest: str) -> int | None:

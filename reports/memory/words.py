@@ -19,7 +19,13 @@ from moeprof.reports.memory.document import (
     MemoryRow,
     Scalar,
 )
-from moeprof.reports.memory.phases import GIB, decider, needs_bytes, of_other_phase
+from moeprof.reports.memory.phases import (
+    GIB,
+    decider,
+    is_too_much_outside,
+    needs_bytes,
+    of_other_phase,
+)
 from moeprof.reports.memory.phases import gib as gib
 from moeprof.reports.memory.phases import size as size
 from moeprof.specs.plan import SHORT
@@ -67,7 +73,8 @@ def mark(row: MemoryRow) -> str:
         return sign
     if over <= 0:
         return f"{sign}host"
-    if row["largest_phase"] == STEP and is_outside(row) and not is_inside(row):
+    worst = decider(row["phases"], row["largest_phase"], row["verdict"])
+    if worst is not None and is_too_much_outside(worst):
         return f"{sign}out"
     value = over / GIB
     if value >= _FAR:
@@ -214,6 +221,9 @@ def summary_lines(document: MemoryDocument) -> list[str]:
     ends = document["largest_pdbs"]
     row = shown(document)
     told = [verdict_line(row), certainty_line(row)]
+    end, sure = ends[row["strategy"]], document["largest_pdbs_with_room"][row["strategy"]]
+    if row["verdict"] == "fits" and end is not None and sure is not None and end > sure:
+        told[0] += f" Borderline at pdbs {sure + 1}{f' to {end}' if end > sure + 1 else ''}."
     if ends and all(end == 0 for end in ends.values()):
         many = "None of the strategies fits" if len(ends) > 1 else "It does not fit"
         told.insert(0, f"{many}, not even with one sequence per device.")
@@ -381,13 +391,7 @@ def next_steps(document: MemoryDocument) -> list[str]:
     if not is_allocating(document) and "compiled" not in shown(document):
         whose = "MaxText's training" if _has_words(document) else "the bundled model's step"
         more += f" XLA's own plan of {whose}: --compile."
-    if _has_words(document):
-        return [more]
-    model, hardware = group(document, "model")["key"], group(document, "hardware")["key"]
-    search = ["moeprof", "memory", "search", "--model", str(model), "--hardware", str(hardware)]
-    search += ["--devices", str(document["inputs"]["devices"])]
-    name = str(document["inputs"]["framework"])
-    search += ["--framework", name] if is_allocating(document) else []
+    search = ["moeprof", "memory", "search", *document["searched_by"]]
     return [more, f"Other plans for as many devices: {shlex.join(search)}"]
 
 

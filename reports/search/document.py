@@ -19,7 +19,13 @@ from moeprof.projector.search.space import LIMITED
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time import Basis, TimedRun, basis_of, estimate
 from moeprof.projector.what_if import Effect
-from moeprof.reports.memory.phases import ErrorInfo, PhaseInfo, error_of, phases_of
+from moeprof.reports.memory.phases import (
+    ErrorInfo,
+    PhaseInfo,
+    error_of,
+    is_too_much_outside,
+    phases_of,
+)
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 
 SCHEMA = "moeprof.search/1"
@@ -183,6 +189,7 @@ def document_of(answered: Answered) -> SearchDocument:
         "inputs": {
             **_inputs(result, asked),
             "options": list(asked.shared),
+            "maxtext": list(asked.maxtext),
             "correction": None if answered.correction is None else encodable(answered.correction),
         },
         "said": list(asked.said),
@@ -233,12 +240,6 @@ def _surest(plans: Sequence[PlanInfo], answered: Answered) -> PlanInfo | None:
 def is_refuted(plan: PlanInfo) -> bool:
     """Whether the compiler finds a plan out of memory."""
     return "compiled" in plan and plan["compiled"]["verdict"] == "oom"
-
-
-def is_too_much_outside(phase: PhaseInfo) -> bool:
-    """Whether a phase is out of memory by what lies beside the pool alone."""
-    inside = (phase["args_bytes"] or 0) + (phase["temp_bytes"] or 0)
-    return phase["verdict"] == "oom" and inside <= phase["pool_bytes"]
 
 
 def to_json(document: SearchDocument) -> str:

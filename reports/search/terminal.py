@@ -6,6 +6,7 @@ do. Drawn from the document alone.
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 from typing import cast
@@ -153,7 +154,13 @@ def _next(document: SearchDocument, width: int) -> Text:
             _wrapped("Next: more --devices, another --strategy, or --remat full.", width)
         )
     lines = [Text("Next: the account of the best plan")]
-    options = words.next_command(document).replace(" --", "\n--").split("\n")
+    options: list[str] = []
+    for word in map(shlex.quote, shlex.split(words.next_command(document))):
+        is_value = options and options[-1].startswith("--") and " " not in options[-1]
+        if is_value and not word.startswith("--"):
+            options[-1] += f" {word}"
+        else:
+            options.append(word)
     parts = [""]
     for option in options:
         longer = f"{parts[-1]} {option}".strip()

@@ -11,7 +11,7 @@ from typing import cast
 
 from moeprof.projector.breakdown import STEP
 from moeprof.projector.framework import DEFAULT
-from moeprof.reports.memory.phases import GIB, OF_PHASE, gib
+from moeprof.reports.memory.phases import GIB, OF_PHASE, gib, is_too_much_outside
 from moeprof.reports.memory.words import MARKS, billions, program
 from moeprof.reports.search.document import (
     EffectInfo,
@@ -19,7 +19,6 @@ from moeprof.reports.search.document import (
     Rejected,
     SearchDocument,
     is_refuted,
-    is_too_much_outside,
 )
 from moeprof.specs.plan import ALL_AXES, SHORT
 from moeprof.specs.presets import preset_names
@@ -95,16 +94,17 @@ def best_line(document: SearchDocument) -> str:
         phase = near["decides"]
         inside = (phase["args_bytes"] or 0) + (phase["temp_bytes"] or 0)
         needs = f"{gib(inside)} of the pool's {gib(phase['pool_bytes'])} GiB"
-        if is_too_much_outside(phase):
+        is_of_host = near["margin"] > 0 and not is_too_much_outside(phase)
+        if is_of_host:
+            needs = "more memory of a host than there is"
+        elif is_too_much_outside(phase):
             needs = (
                 f"{gib(phase['outside_bytes'] or 0)} GiB beside the pool, more than is left there"
             )
         elif phase["name"] != STEP:
             needs += f" {OF_PHASE[phase['name']]}"
-        text += (
-            f" {whole_plan(near)}, misses by least: it needs {needs}, most of it for "
-            f"{near['largest']}."
-        )
+        most = "" if is_of_host else f", most of it for {near['largest']}"
+        text += f" {whole_plan(near)}, misses by least: it needs {needs}{most}."
     return text
 
 
@@ -286,7 +286,9 @@ def next_command(document: SearchDocument) -> str:
     best, inputs = document["plans"][0], document["inputs"]
     model = cast("dict[str, str]", inputs["model"])
     hardware = cast("dict[str, str]", inputs["hardware"])
-    words = ["moeprof", "memory", "--model", model["key"], "--hardware", hardware["key"]]
+    of_maxtext = cast("list[str]", inputs["maxtext"])
+    named = ["--maxtext", *of_maxtext] if of_maxtext else ["--model", model["key"]]
+    words = ["moeprof", "memory", *named, "--hardware", hardware["key"]]
     is_file = model["key"] not in preset_names()  # it may say what a plan does not: options win
     for short, axis in SHORT.items():
         if best["plan"][axis] > 1 or (is_file and axis in ALL_AXES):

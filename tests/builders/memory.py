@@ -85,4 +85,5 @@ def document(rows: Sequence[MemoryRow], largest: dict[str, int | None]) -> Memor
         },
         "detail": {"strategy": first["strategy"], "pdbs": first["pdbs"]},
         "arguments": ["--model", "tiny"],
+        "searched_by": ["--model", "tiny", "--devices", "64"],
     }

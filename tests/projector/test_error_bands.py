@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from builders.memory import GIB, breakdown, part, setting
 from hypothesis import given
@@ -25,7 +26,7 @@ from moeprof.projector.framework import (
     measured_bands,
 )
 from moeprof.projector.memory import project
-from moeprof.projector.setting import Setting, degrees_of
+from moeprof.projector.setting import Degrees, Setting, degrees_of
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan
@@ -251,6 +252,41 @@ def test_many_plans_at_once_have_the_same_doubt(name: str, hardware: str) -> Non
             wanted = max(wanted, (beside - found.temp_bytes) / pool + further)
         (doubt,) = fit(one, degrees_of(one)).doubt
         assert doubt == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_search_has_the_doubt_of_each_plan_not_of_the_first() -> None:
+    """No plan of MaxText 0.2.5 with a grouped GEMM exchanges rows but by DeepEP: none measured."""
+    base = run(strategy="sparse-gmm", plan=ParallelPlan(), phases=frozenset())
+    plans = [ParallelPlan(fsdp=8), ParallelPlan(fsdp=2, expert=4)]
+    ones = [run(strategy="sparse-gmm", plan=plan, phases=frozenset()) for plan in plans]
+    assert [project(one).error_band.plans > 0 for one in ones] == [True, False]
+    columns = zip(*(degrees_of(one) for one in ones), strict=True)
+    many = Degrees(*(np.array(column) for column in columns))
+    alone = [fit(one, degrees_of(one)).doubt[0] for one in ones]
+    assert fit(base, many).doubt == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "devices", "hosts"),
+    [
+        ("h100_sxm", 8, "one"),
+        ("h100_sxm", 16, "several"),
+        ("gb200", 4, "one"),
+        ("gb200", 8, "several"),
+    ],
+)
+def test_a_host_has_as_many_devices_as_its_hardware_says(
+    hardware: str, devices: int, hosts: str
+) -> None:
+    """NVIDIA, GB200 NVL72: four GPUs in a tray, whatever the links of the rack join."""
+    plan = ParallelPlan(fsdp=devices)
+    band = project(run(hardware=hardware, plan=plan, maxtext_build="0.2.5")).error_band
+    (line,) = (
+        line
+        for line in measured_bands()
+        if (line.framework, line.strategy, line.hosts) == ("maxtext", "dense", hosts)
+    )
+    assert band == line.band
 
 
 def test_the_range_of_sizes_is_the_band_around_the_projection() -> None:

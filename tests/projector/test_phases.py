@@ -217,6 +217,20 @@ def test_the_phase_furthest_over_its_limit_decides():
     assert found.mem_fraction_range is None
 
 
+def test_the_fractions_that_suffice_are_those_of_every_phase_that_decides():
+    """80 GiB: a restore of 60 with 6 beside the pool, and a step with 2."""
+    found = beside(50, 60)
+    restore = found.others[0]
+    step_outside = restore.outside
+    more = (*step_outside, part("more communicators", "outside", 4 * GIB))
+    found = dataclasses.replace(found, others=(dataclasses.replace(restore, outside=more),))
+    alone = found.outside_bytes
+    assert alone is not None
+    low, high = found.mem_fraction_range or (0, 0)
+    assert low == pytest.approx(60 / 80)
+    assert high == pytest.approx(1 - (alone + 4 * GIB) / (80 * GIB))
+
+
 def test_the_step_decides_where_no_other_needs_more():
     found = beside(50, 50)
     assert (found.largest.name, found.verdict, found.breaks_first) == (STEP, "fits", None)

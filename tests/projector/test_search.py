@@ -216,6 +216,23 @@ def test_the_surest_plan_is_the_fastest_at_the_slow_end_of_its_band():
     assert result.found[0].setting.plan != plan
 
 
+def test_the_surest_is_no_twin_of_a_plan_that_is_shown():
+    """One that a device works alike in trades replicas for context parallelism alone."""
+
+    def work(found) -> tuple[object, ...]:
+        plan, setting = found.setting.plan, found.setting
+        spread = plan.data * plan.fsdp * plan.context
+        tokens = setting.pdbs * setting.sequence // plan.context
+        other = (plan.expert, plan.tensor, plan.pipeline, plan.virtual, setting.microbatches)
+        return setting.strategy.name, spread, tokens, *other
+
+    result = search(space(base()), 5, order="time")
+    shown = {work(one): one for one in result.found}
+    assert len(result.sure) > 1
+    assert len({work(one) for one in result.sure}) == len(result.sure)
+    assert all(shown.get(work(one), one) is one for one in result.sure)
+
+
 def test_a_run_of_ones_own_scales_times_and_ranks_by_them():
     hopper = base(hardware=load_hardware("h200_sxm"))
     area = space(hopper, 64, pdbs=1, allowed={"pipeline": frozenset({1})})
@@ -266,7 +283,7 @@ def test_an_arena_that_a_run_showed_counts():
 
 
 def test_a_search_for_degrees_that_there_are_none_of():
-    with pytest.raises(SpecError, match="no plan of 64 devices"):
+    with pytest.raises(SpecError, match="64 devices cannot be laid out with"):
         search(space(base(), allowed={"expert": frozenset({3})}))
 
 

@@ -76,6 +76,16 @@ def test_the_command_leaves_deepep_out_and_takes_all_of_the_device(memory) -> No
     assert "pool 95.7 GiB" in text
 
 
+def test_a_tpu_has_the_release_and_no_measured_error(memory) -> None:
+    code, text, _ = memory("--ep", "8", "--pdbs", "1", "--strategy", "sparse-gmm")
+    assert code == 0
+    text = " ".join(text.split())
+    assert "MaxText 0.2.5: sparse-gmm" in text
+    assert "rocm" not in text
+    assert ": not measured for such a plan" in text
+    assert "counts are those of MaxText 0.2.5 on GPUs: of its steps for TPUs none" in text
+
+
 def test_the_search_leaves_deepep_out(memory) -> None:
     code, text, _ = memory("search", "--json")
     assert code == 0

@@ -8,7 +8,7 @@ import pytest
 
 from moeprof.projector.frameworks.megatron import MIXED_PRECISION
 from moeprof.projector.memory import project
-from moeprof.projector.setting import Setting
+from moeprof.projector.setting import Precision, Setting
 from moeprof.projector.step_time import estimate
 from moeprof.projector.step_time.rates import Tuning
 from moeprof.projector.what_if import Effect, what_if
@@ -127,3 +127,19 @@ def test_times_are_of_as_many_tokens():
 def test_a_changed_run_that_cannot_be_is_left_out():
     # 8 devices of a stage hold no expert group of 16.
     assert not [e for e in what_if(megatron_run()) if e.optimisation.startswith("EP 16")]
+
+
+def test_what_is_saved_is_of_the_phase_that_needs_most():
+    """Restoring needs 65.2 GiB and a step 57.2: a smaller loss gives no room."""
+    wide = Precision(*(6 * ["float32"]))
+    run = Setting(
+        load_preset("mixtral-8x7b"),
+        ParallelPlan(fsdp=8, expert=2),
+        parse_strategy("dense-cf1.25"),
+        load_hardware("h100_sxm"),
+        sequence=256,
+        precision=replace(wide, compute="bfloat16", master=None),
+    )
+    assert project(run).largest.name == "restore"
+    effect = named(what_if(run), "loss in 8 tiles")
+    assert effect.saved_bytes == 0

@@ -59,6 +59,36 @@ def compiler(monkeypatch):
     return sizes, asked
 
 
+def test_the_largest_batch_is_found_with_the_compiler(monkeypatch, capsys):
+    """From the closed form's on; here what the compiler lays out fits up to 3 more."""
+    asked = {"fsdp": 16, "hardware": "h100_sxm", "strategy": "dense-cf1.25", "seq": 1024}
+    plain = moeprof.memory("qwen3_30b_a3b", framework="bundled", **asked).document
+    start = plain["largest_pdbs_with_room"]["dense-cf1.25"]
+    tried = []
+
+    def compile_bundled(setting):
+        tried.append(setting.pdbs)
+        return compiled(setting, (30 if setting.pdbs <= start + 3 else 90) * GIB)
+
+    monkeypatch.setattr("moeprof.projector.compiled.bundled.compile_bundled", compile_bundled)
+    given = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
+    words = ["moeprof", "memory", "--model", "qwen3_30b_a3b", *given]
+    monkeypatch.setattr("sys.argv", [*words, "--compile", "--pdbs", "auto", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert not ended.value.code
+    found = json.loads(capsys.readouterr().out)
+    assert tried[0] == start
+    best = max(pdbs for pdbs in tried if pdbs <= start + 3)
+    assert start < best
+    assert found["detail"] == {"strategy": "dense-cf1.25", "pdbs": best}
+    (row,) = (one for one in found["rows"] if "compiled" in one)
+    assert row["pdbs"] == best
+    verdicts = [(pdbs, "fits" if pdbs <= start + 3 else "oom") for pdbs in tried]
+    assert [(one["pdbs"], one["verdict"]) for one in row["compiled"]["tried"]] == verdicts
+    assert row["compiled"]["notes"][0].startswith(f"pdbs, compiled one by one: {start} fits, ")
+
+
 def test_what_the_compiler_finds_out_of_memory_comes_last(compiler):
     sizes, asked = compiler
     sizes += [(90,), (20, 30), "compile: the compiler took more than 900 s"]
@@ -270,6 +300,19 @@ def test_each_plan_has_the_run_that_its_own_time_is_from(tmp_path):
     assert "dense-run took 1.10 times their estimate; 10 steps of slow-run" in words.order_line(two)
     none = moeprof.search("qwen3_30b_a3b", 1, strategy="dense-cf1.25", **asked).document
     assert (none["plans"], none["basis"]["factor"]) == ([], pytest.approx(1.1))
+
+
+def test_one_run_takes_the_correction_in_python_too(tmp_path):
+    file = correction(tmp_path)
+    asked = {"hardware": "h100_sxm", "fsdp": 8, "pdbs": 1}
+    plain, corrected = (
+        moeprof.memory("qwen3_30b_a3b", strategy="sparse-gmm", **asked, **more).document
+        for more in ({}, {"correction": file})
+    )
+    sizes = [one["rows"][0]["temp_bytes"] for one in (plain, corrected)]
+    factor = json.loads(file.read_text())["corrections"][0]["factor"]
+    assert sizes[1] == pytest.approx(factor * sizes[0], rel=1e-6)
+    assert corrected["searched_by"][-2:] == ["--correction", str(file)]
 
 
 def test_a_correction_without_times_says_so(tmp_path):

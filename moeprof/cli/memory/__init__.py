@@ -13,11 +13,11 @@ import click
 
 from moeprof.cli.memory.options import (
     MODULE,
-    OptionsOfMany,
     arguments_of,
     describes_a_run,
     given_to,
     names_a_program,
+    spread,
     take_arguments,
 )
 from moeprof.cli.output import refuse_other_than_a_page
@@ -27,7 +27,6 @@ from moeprof.errors import SelectionError
 if TYPE_CHECKING:
     from moeprof.projector.any_step.command import Command
     from moeprof.projector.request import Wanted
-    from moeprof.projector.request.plan import Request
     from moeprof.projector.setting import Setting
     from moeprof.reports.memory.document import CompiledInfo
 
@@ -44,8 +43,8 @@ def program_of(ctx: click.Context) -> Command | None:
     """The program that is named, with its arguments; None: a model is.
 
     Raises:
-        SelectionError: several are named, or the run holds no command.
-        TraceError: the run's record cannot be read.
+        SelectionError: several are named.
+        TraceError: there is no such run, or its record cannot be read or holds no command.
     """
     named = [name for name in ("script", "maxtext", "recorded") if ctx.params[name] is not None]
     if not named:
@@ -135,7 +134,10 @@ def _largest_by_closed_form(words: tuple[str, ...], options: dict[str, Any]) -> 
     request = Request(maxtext=words, pdbs="auto", **said)
     with as_usage():
         setting = answer(wanted(request)).shown.breakdown.setting
-    return max(1, (setting.pdbs or 1) // (setting.plan.tensor * setting.plan.context))
+    plan = setting.plan  # the devices of these axes share the sequences of a part
+    rounds = setting.microbatches if plan.pipeline > 1 else 1
+    shared = plan.tensor * plan.context * plan.pipeline
+    return max(1, (setting.pdbs or 1) * rounds // shared)
 
 
 def _refuse(ctx: click.Context, names: tuple[str, ...], expected: str) -> None:
@@ -164,12 +166,12 @@ COMMANDS = {
 }
 
 
-class MemoryGroup(OptionsOfMany):
+class MemoryGroup(click.Group):
     """A command with subcommands, each imported only when it is run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """What stands after ``--`` is of the program, and so are MaxText's words before it."""
-        return super().parse_args(ctx, take_arguments(ctx, args, COMMANDS))
+        return super().parse_args(ctx, spread(take_arguments(ctx, args, COMMANDS), COMMANDS))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The subcommands that there are."""
@@ -291,7 +293,11 @@ def command(
     if run is not None:
         _refuse(ctx, ("detail", "is_compiled", "html"), "no --calibrate")
     request = Request(**options)  # type: ignore[arg-type]
-    asked = wanted(_of_bundled(request) if is_compiled else request)
+    if is_compiled:
+        from moeprof.session.plan_search import compilable
+
+        request = compilable(request, "--compile")
+    asked = wanted(request)
     if run is not None:
         _calibrate(asked, run, correction, as_json=as_json)
         return
@@ -300,9 +306,15 @@ def command(
         from moeprof.projector.correction import correcting
 
         projecting = correcting(project, correction)
+        asked = replace(asked, searched_by=(*asked.searched_by, "--correction", str(correction)))
     with as_usage():  # what cannot be projected was asked for by an option
-        found = answer(asked, detail, projecting)
-        plan = _compiled(found.shown.breakdown.setting) if is_compiled else None
+        found, plan = answer(asked, detail, projecting), None
+        if is_compiled:
+            setting = found.shown.breakdown.setting
+            is_open = options["pdbs"] == "auto" and detail is None
+            pdbs, plan = _compiled(setting, is_open=is_open)
+            if pdbs != setting.pdbs:
+                found = answer(asked, f"{setting.strategy.name}@{pdbs}", projecting)
         document = document_of(found, given_to("memory"), plan)
     if html is not None:
         from moeprof.reports.memory.page import write_page
@@ -323,35 +335,23 @@ def command(
 
 # ``--compile``: the compiler's own plan of a cell, beside the closed form.
 
-BUNDLED = "bundled"
 
+def _compiled(setting: Setting, *, is_open: bool) -> tuple[int | None, CompiledInfo]:
+    """The step of a setting as laid out for its hardware, which need not be there, and its pdbs.
 
-def _of_bundled(request: Request) -> Request:
-    """The request with the bundled model's framework: its step is what is compiled.
-
-    Raises:
-        SelectionError: another framework is asked for.
-    """
-    if request.framework not in (None, BUNDLED):
-        raise SelectionError(
-            f"--compile: compiles the bundled model's step, so expected --framework {BUNDLED}, "
-            f"found {request.framework!r}. Another program is compiled by "
-            "moeprof.projector.compiled.plan."
-        )
-    return replace(request, framework=BUNDLED)
-
-
-def _compiled(setting: Setting) -> CompiledInfo:
-    """Compile the step of a setting for its hardware, which need not be there.
+    ``is_open``: of the largest pdbs that fits by the compiler, begun at the setting's own.
 
     Raises:
         MoeprofError: the compiler is not installed, cannot be had for the hardware, or fails.
     """
-    from moeprof.projector.compiled.bundled import compile_bundled
     from moeprof.reports.memory.document import compiled_info
+    from moeprof.session.plan_search import compiled_step, largest_compiled
 
     with working("compiling the step"):
-        return compiled_info(compile_bundled(setting))
+        if not is_open:
+            return setting.pdbs, compiled_info(compiled_step(setting))
+        pdbs, plan, tried = largest_compiled(setting)
+        return pdbs, compiled_info(plan, tried)
 
 
 # ``--calibrate``: a projection beside a run, and what follows.

@@ -65,7 +65,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--framework", "--world", "framework"), {"metavar": "NAME", "help":
      "Whose program: maxtext, bundled or megatron."}),
     (("--maxtext-build",), {"metavar": "NAME", "help":
-        "Which MaxText: 0.2.5 (the release, default on NVIDIA) or rocm-26.2 (AMD's container)."}),
+        "Which MaxText: 0.2.5 (the release) or rocm-26.2 (AMD's container, default on AMD)."}),
     (("--schedule",), {"metavar": "NAME", "help": "Order of work of the pipeline."}),
     (("--microbatches",), {"type": click.IntRange(1), "help": "Microbatches of a step."}),
     (("--layers-per-stage",), {"metavar": "N,…", "help": "Layers of each stage, where uneven."}),
@@ -73,7 +73,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
      "What lies in the host's memory: activations, optimizer."}),
     (("--attention",), {"metavar": "KIND", "help": "flash, or whole: every score is kept."}),
     (("--phases",), {"multiple": True, "metavar": "NAME…", "help":
-     "Beside the step: start, restore, evaluation, checkpoint. Default: all; step: none."}),
+     "Beside the step: start, restore, evaluation, checkpoint, all. Default: all; step: none."}),
     (("--eval-pdbs",), {"type": click.IntRange(1), "help":
      "Sequences per device of an evaluation. Default: as of a step."}),
     (("--host-memory",), {"type": float, "metavar": "GiB", "help":
@@ -108,11 +108,14 @@ def _with(
 
 MODULE = "-m "
 """How a ``--script`` begins that is a module."""
+MAXTEXT: tuple[tuple[str, ...], dict[str, object]] = (
+    ("--maxtext",), {"metavar": "FILE key=value …", "help":
+    "MaxText's own command line in place of --model: its file, and what it is given."}
+)  # fmt: skip
 _PROGRAM: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--script",), {"metavar": "FILE|-m MODULE", "help":
      "Plan a training script as it is: its arguments after --, with --devices."}),
-    (("--maxtext",), {"metavar": "FILE key=value …", "help":
-     "MaxText's own command line in place of --model: its file, and what it is given."}),
+    MAXTEXT,
     (("--from", "recorded"), {"metavar": "RUN", "type": click.Path(path_type=Path), "help":
      "Plan the command of a captured run again; what stands after -- is added to it."}),
     (("--programs",), {"type": click.IntRange(1), "help":
@@ -184,22 +187,25 @@ def _apart(
             last = arg
             if takes.get(arg, False):
                 own += [value for value in [next(left, None)] if value is not None]
-        elif last == "--strategy" and "=" not in arg:
+        elif last in OF_MANY and "=" not in arg:
             own.append(arg)
         else:
             words.append(arg)
     return own, words
 
 
-class OptionsOfMany(click.Group):
-    """A group that is a command too: ``--strategy`` takes all names up to the next option."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give each name after ``--strategy`` its own option."""
-        return super().parse_args(ctx, _spread(args, "--strategy", self.list_commands(ctx)))
+OF_MANY = ("--strategy", "--phases")
+"""Options that take all names up to the next option."""
 
 
-def _spread(args: list[str], option: str, ends: list[str]) -> list[str]:
+def spread(args: list[str], ends: Container[str] = ()) -> list[str]:
+    """Give each name after one of `OF_MANY` its own option; ``ends`` are no names."""
+    for option in OF_MANY:
+        args = _spread(args, option, ends)
+    return args
+
+
+def _spread(args: list[str], option: str, ends: Container[str]) -> list[str]:
     out: list[str] = []
     names = -1  # names since the option; -1 where it is not open
     for arg in args:

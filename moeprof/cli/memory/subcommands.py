@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import newest
-from moeprof.cli.memory.options import given_to, takes
+from moeprof.cli.memory.options import (
+    MAXTEXT,
+    arguments_of,
+    given_to,
+    spread,
+    take_arguments,
+    takes,
+)
 from moeprof.cli.output import refuse_other_than_a_page
 from moeprof.cli.progress import working
-from moeprof.projector.request.search import SHARED
+from moeprof.projector.request.plan import SHARED
 from moeprof.specs.plan import SHORT
 
 if TYPE_CHECKING:
@@ -107,6 +114,7 @@ def explain_oom(
 
 _OPTIONS = (
     click.option("--model", metavar="KEY|FILE", help="As of `moeprof memory`."),
+    click.option(*MAXTEXT[0], **MAXTEXT[1]),  # type: ignore[arg-type]
     click.option("--hardware", metavar="KEY", help="As of `moeprof memory`."),
     click.option("--devices", type=click.IntRange(1), help="How many there are."),
     click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence. Default: 4096."),
@@ -179,9 +187,20 @@ def _with_options(function: click.decorators.FC) -> click.decorators.FC:
     return function
 
 
-@click.command("search")
+class _WithWords(click.Command):
+    """A command that takes MaxText's words between its own options, and after ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the words apart."""
+        return super().parse_args(ctx, spread(take_arguments(ctx, args, ())))
+
+
+@click.command("search", cls=_WithWords)
+@click.pass_context
 @_with_options
 def search(
+    ctx: click.Context,
+    /,
     asks_what_if: bool,
     top: int,
     as_json: bool,
@@ -189,6 +208,7 @@ def search(
     correction: Path | None,
     compile_top: int,
     html: Path | None,
+    maxtext: str | None,
     **options: object,
 ) -> None:
     """Plans that fit, ranked by fit, or by time where that is measured or calibrated.
@@ -207,6 +227,8 @@ def search(
     from moeprof.reports.search.document import to_json
     from moeprof.session.plan_search import Extras, answered
 
+    if maxtext is not None:
+        options["maxtext"] = (maxtext, *arguments_of(ctx))
     if html is not None:
         inputs = [Path(str(read)) for read in (correction, options["model"]) if read]
         refuse_other_than_a_page(html, "--html", inputs)

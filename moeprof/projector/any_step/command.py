@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeprof.errors import CompileError, SelectionError
+from moeprof.errors import CompileError, TraceError
+from moeprof.projector.batches import largest_of
 from moeprof.specs.hardware import hardware_of
 from moeprof.specs.sources.maxtext_command import Configuration, configuration, installed_maxtext
 
@@ -83,13 +84,19 @@ def recorded_command(run: Path) -> Command:
     """The command of a run that `moeprof capture` recorded, with its devices.
 
     Raises:
-        SelectionError: there is no such run, or it holds no command of a script.
-        TraceError: its record cannot be read.
+        TraceError: there is no such run, or its record cannot be read or has no script's command.
     """
-    from moeprof.ingest.sources.run_record import read_meta
+    from moeprof.ingest.sources.run_record import meta_damage, read_meta
     from moeprof.recordings import newest_recording
 
     folder = newest_recording(run)
+    if not folder.exists():
+        raise TraceError(f"{run}: no such file or folder; give a run folder of `moeprof capture`")
+    if damage := meta_damage(folder):
+        raise TraceError(
+            f"memory --from {run}: expected the command of a script in {folder / 'meta.json'}, "
+            f"found damage: {damage[0]}. Give the program itself, by --script or --maxtext."
+        )
     meta = read_meta(folder) or {}
     argv = meta.get("argv")
     words = [str(word) for word in argv[1:]] if isinstance(argv, list) else []
@@ -98,7 +105,7 @@ def recorded_command(run: Path) -> Command:
     is_module = words[:1] == ["-m"]
     words = words[1:] if is_module else words
     if not words or words[0] == "-c" or not (is_module or words[0].endswith(".py")):
-        raise SelectionError(
+        raise TraceError(
             f"memory --from {run}: expected the command of a script in {folder / 'meta.json'}, as "
             f"`moeprof capture` writes it, found {'another' if words else 'none'}. Give the "
             "program itself, by --script or --maxtext."
@@ -134,7 +141,7 @@ def plan_maxtext(
     Args:
         words: a file of MaxText's, then ``key=value`` as on its command line.
         hardware: as of `plan_script`, and so are all others.
-        devices: how many; each host of 8 GPUs is a slice of MaxText's, as JAX reports hosts.
+        devices: how many; each host of GPUs is a slice of MaxText's, as JAX reports hosts.
         mem_fraction: share of a device for XLA.
         programs: after so many, once its step was given its own results, it is run no further.
         seconds: nor after so long.
@@ -187,7 +194,6 @@ def _check_stand_in(found: Configuration) -> None:
         )
 
 
-_MOST_TRIES = 6
 _PER_DEVICE = "per_device_batch_size"
 
 
@@ -207,33 +213,12 @@ def plan_largest_batch(
     Raises:
         As `plan_maxtext`.
     """
-    plans: dict[int, ScriptPlan] = {}
-
-    def verdict(size: int) -> str:
-        plans[size] = plan_maxtext([*words, f"{_PER_DEVICE}={size}"], **options)
-        return plans[size].verdict
-
-    tried = tuple(tried_sizes(start, verdict))
-    largest = max((size for size, found in tried if found == "fits"), default=min(plans))
-    return plans[largest], tried
-
-
-def tried_sizes(start: int, verdict: Callable[[int], str]) -> Iterator[tuple[int, str]]:
-    """Sizes until the largest whose verdict is ``fits`` is known, or six were tried.
-
-    Larger ones do not fit where one does not: upwards by a quarter, then the middle between.
-    """
-    fits, fails, size = 0, 0, start
-    for _ in range(_MOST_TRIES):
-        found = verdict(size)
-        yield size, found
-        if found == "fits":
-            fits = size
-        else:
-            fails = size
-        if fails - fits == 1:
-            return
-        size = (fits + fails) // 2 if fails else max(size + 1, size * 5 // 4)
+    _, plan, tried = largest_of(
+        start,
+        lambda size: plan_maxtext([*words, f"{_PER_DEVICE}={size}"], **options),
+        lambda plan: plan.verdict,
+    )
+    return plan, tried
 
 
 def words_to_plan(found: Configuration) -> dict[str, object]:

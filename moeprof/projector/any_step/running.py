@@ -45,7 +45,7 @@ from moeprof.projector.any_step.exported import Lowered, lower
 from moeprof.projector.any_step.mesh import by_device, mesh_of
 from moeprof.projector.compiled import Target, load_target
 from moeprof.projector.compiled.child import PRINTED, SHOWN_LETTERS, reason_of
-from moeprof.specs.hardware import GPUS_PER_HOST, load_hardware
+from moeprof.specs.hardware import HardwareSpec, load_hardware
 
 SETTLED_CALLS = 16
 """Calls of a program, each given results of the one before, after which a script has settled."""
@@ -112,10 +112,11 @@ class _Run:
 
     def __init__(self, folder: Path, request: dict[str, Any]) -> None:
         self.folder, self.request = folder, request
-        self.target = load_target(load_hardware(request["hardware"]), 1)
+        hardware = load_hardware(request["hardware"])
+        self.target = load_target(hardware, 1)
         self.world = World(
             folder=str(Path(request["script"]).parent) + os.sep,
-            devices=_devices(self.target, request["devices"]),
+            devices=_devices(self.target, hardware, request["devices"]),
             cpu=jax.devices("cpu")[0],
             pool_bytes=request["pool_bytes"],
             on_call=self.called,
@@ -358,7 +359,7 @@ def _on(sharding: Any, mesh: Mesh | None) -> Any:
     return sharding if sharding.mesh.size == mesh.size else None
 
 
-def _devices(target: Target, devices: int) -> tuple[Any, ...]:
+def _devices(target: Target, hardware: HardwareSpec, devices: int) -> tuple[Any, ...]:
     """As many as there are to be, all of one host: one process has all of them.
 
     Each says which slice it is of, as real ones do: on GPUs a machine of its own.
@@ -367,7 +368,7 @@ def _devices(target: Target, devices: int) -> tuple[Any, ...]:
         platform=target.platform, target_config=target.config, topology=f"1x1x{devices}"
     )
     kind: Any = type(found.devices[0])
-    kind.slice_index = property(lambda device: device.id // GPUS_PER_HOST)
+    kind.slice_index = property(lambda device: device.id // hardware.slice_devices)
     return tuple(found.devices)
 
 

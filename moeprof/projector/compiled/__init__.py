@@ -20,7 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from moeprof.errors import CompileError, SelectionError
-from moeprof.specs.hardware import GPUS_PER_HOST, HardwareSpec
+from moeprof.specs.hardware import HardwareSpec
 
 EXPERIMENTAL = ("mi300x", "mi355x")
 """Keys that need AMD's libraries, which no package index has (`require_compiler`)."""
@@ -50,7 +50,7 @@ def target_keys() -> tuple[str, ...]:
 
 
 def load_target(hardware: HardwareSpec, devices: int) -> Target:
-    """What the compiler has to know to compile for `devices` GPUs, 8 to a host.
+    """What the compiler has to know to compile for `devices` GPUs, on as many hosts as they fill.
 
     Raises:
         SelectionError: there is no such target, or no such number of devices.
@@ -60,12 +60,13 @@ def load_target(hardware: HardwareSpec, devices: int) -> Target:
             f"compile for {hardware.key}: its compiler cannot be had without the device; there "
             f"are: {', '.join(target_keys())}. The closed form has the others."
         )
-    per_host = min(devices, GPUS_PER_HOST)
+    most = hardware.host_devices
+    per_host = min(devices, most)
     if devices < 1 or devices % per_host:
         raise SelectionError(
-            f"compile for {devices} devices: expected 1 to {GPUS_PER_HOST}, or a multiple of the "
-            f"{GPUS_PER_HOST} GPUs of a host; choose {max(devices // 8, 1) * 8} or "
-            f"{(max(devices, 0) // 8 + 1) * 8}."
+            f"compile for {devices} devices: expected 1 to {most}, or a multiple of the {most} "
+            f"GPUs of a host; choose {max(devices // most, 1) * most} or "
+            f"{(max(devices, 0) // most + 1) * most}."
         )
     text = (files(__name__) / _TARGETS / f"{hardware.key}.txtpb").read_text(encoding="utf-8")
     platform = "rocm" if hardware.key in EXPERIMENTAL else "cuda"

@@ -145,7 +145,7 @@ def _has_hosts(setting: Setting, degrees: Degrees) -> Amount:
     """1 where a plan is of several hosts, 0 on one."""
     others = degrees.data * degrees.tensor * degrees.context * degrees.pipeline
     devices = degrees.fsdp * degrees.expert * others
-    return smaller(larger(devices - setting.hardware.domain, 0), 1)
+    return smaller(larger(devices - setting.hardware.slice_devices, 0), 1)
 
 
 def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:

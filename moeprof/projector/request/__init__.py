@@ -19,12 +19,14 @@ from moeprof.projector.framework import DEFAULT, Framework, framework, that_have
 from moeprof.projector.request.config import with_config
 from moeprof.projector.request.plan import (
     HARDWARE,
+    SHARED,
     Request,
     Told,
     load_of,
     plan_of,
     read_counts,
     remarks_on,
+    words_of,
 )
 from moeprof.projector.setting import OTHER_PHASES, MegatronOptions, Precision, Setting, usual_of
 from moeprof.specs import DTYPE_BYTES
@@ -50,7 +52,10 @@ _WEIGHTS = "bfloat16"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to project: ``setting`` at each of ``strategies`` and ``batches`` (none: find them)."""
+    """What to project: ``setting`` at each of ``strategies`` and ``batches`` (none: find them).
+
+    ``searched_by`` are words of a search for other plans of the same run.
+    """
 
     setting: Setting
     model_key: str
@@ -58,6 +63,7 @@ class Wanted:
     batches: tuple[int, ...]
     said: tuple[str, ...]
     is_fraction_asked: bool
+    searched_by: tuple[str, ...] = ()
 
 
 def wanted(request: Request) -> Wanted:
@@ -67,31 +73,47 @@ def wanted(request: Request) -> Wanted:
         SelectionError: something is missing or cannot be; wrong usage.
         SpecError: the model's configuration cannot be read.
     """
-    loaded = _loaded(request)
+    loaded = load_named(request.model, request.maxtext)
     with as_usage():
         program = framework(request.framework or DEFAULT)
         check_options(vars(request), program)
     filled, configured = with_config(request, loaded, program)
     check_numbers(vars(filled))
     with as_usage():
-        return _wanted(filled, program, loaded, (*notes_on(loaded), *configured))
+        found = _wanted(filled, program, loaded, (*notes_on(loaded), *configured))
+        return replace(found, searched_by=_searched_by(request, found.setting))
 
 
-def _loaded(request: Request) -> LoadedModel:
-    """The model that is named, or that a command line of MaxText comes to."""
-    if request.maxtext and request.model is None:
+def _searched_by(request: Request, setting: Setting) -> tuple[str, ...]:
+    """Words of a search for other plans of this run: what was said of it, the plan aside."""
+    is_one = request.pdbs is not None and request.pdbs.isdecimal()
+    asked = replace(request, devices=setting.plan.degree(setting.program.axes))
+    asked = replace(asked, pdbs=request.pdbs if is_one else None, hardware=setting.hardware.key)
+    asked = replace(asked, seq=None if request.seq == UNKNOWN else request.seq)
+    names = ("model", "hardware", "devices", "framework", "seq", "pdbs", "global_batch")
+    words = words_of(asked, (*names, "strategy", "remat", *SHARED))
+    return (*(("--maxtext", *request.maxtext) if request.maxtext else ()), *words)
+
+
+def load_named(model: str | None, maxtext: Sequence[str]) -> LoadedModel:
+    """The model that is named, or that a command line of MaxText comes to.
+
+    Raises:
+        SelectionError: both are given, or none is.
+    """
+    if maxtext and model is None:
         from moeprof.specs.sources.maxtext_command import read_maxtext_command
 
-        return read_maxtext_command(request.maxtext)
-    if request.model is not None and request.maxtext:
+        return read_maxtext_command(maxtext)
+    if model is not None and maxtext:
         raise SelectionError("memory: expected --model or --maxtext, found both.")
-    if request.model is None:
+    if model is None:
         raise SelectionError(
             "memory: expected --model with a name or a file, found none. `moeprof models` lists "
             "the names; a Hugging Face config.json or a MaxText YAML is read too, and --maxtext "
             "takes MaxText's own command line."
         )
-    return load_model(request.model)
+    return load_model(model)
 
 
 def notes_on(loaded: LoadedModel) -> tuple[str, ...]:
@@ -232,8 +254,16 @@ def _given(request: Request) -> dict[str, object]:
 
 
 def _phases(names: tuple[str, ...]) -> frozenset[str]:
-    """What a run does beside its step: all where nothing was said, ``step`` alone is nothing."""
-    return frozenset(_parts(names) or OTHER_PHASES) - {STEP}
+    """What a run does beside its step: all where nothing was said, ``step`` alone is nothing.
+
+    Raises:
+        SpecError: there is none of a name.
+    """
+    asked, known = _parts(names) or ("all",), (*OTHER_PHASES, STEP, "all")
+    for name in asked:
+        if name not in known:
+            raise SpecError(f"--phases: expected some of {', '.join(known)}, found {name!r}.")
+    return frozenset(OTHER_PHASES if "all" in asked else asked) - {STEP}
 
 
 def _eval_pdbs(size: int | None) -> int | None:

@@ -12,15 +12,25 @@ from reprlib import repr as shown
 
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.framework import Framework
-from moeprof.projector.request.plan import DEGREES, Request, fill_mesh, is_gpu
+from moeprof.projector.request.plan import (
+    DEGREES,
+    PER_DEVICE,
+    Request,
+    batches,
+    fill_mesh,
+    is_gpu,
+    plan_of,
+)
 from moeprof.specs import DTYPE_BYTES, MODEL_DTYPES, check_dtype
 from moeprof.specs.remat import OFFLOADING, POLICIES
 from moeprof.specs.sources.document import MOST, LoadedModel
 
 _OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd", "muon": "muon"}
-_REMAT = {"full": "full", "minimal": "minimal", "none": "none"} | {
+_REMAT = {"full": "full", "minimal": "minimal", "none": "full"} | {
     name: name for name in (*POLICIES, *OFFLOADING)
 }
+"""MaxText 0.2.5's ``none`` is no policy (get_remat_policy of nnx_decoders.py), with which
+`jax.checkpoint` recomputes all of a layer."""
 _LEVELS = ("ici", "dcn")
 _WHOLE_SCORES = "dot_product"
 _NO_CHECKPOINTS = ("start", "evaluation")
@@ -45,15 +55,22 @@ def with_config(
     if loaded.sources:
         for key in _CHOICES.keys() & given.keys():
             loaded.value(key, _one_of(_CHOICES[key]))
-    found = _read(loaded, _OF_MESH if loaded.sources else ())
-    if loaded.sources and loaded.model.experts and not request.strategy and "strategy" not in found:
+    found = _read(loaded)
+    is_open = not request.strategy and "strategy" not in found and "strategy" not in searched
+    if loaded.sources and loaded.model.experts and is_open:
         raise SelectionError(
             "memory --maxtext: sparse_matmul False without a capacity_factor: every expert takes "
             "every token, of which the closed form has no account. --strategy takes another's, "
             "--compile asks the compiler."
         )
-    found |= _of_command(loaded, request) if loaded.sources else _axes(loaded)
-    found |= _of_pipeline(loaded, request, found)
+    if searched:
+        found |= _axes(loaded, replace(request, devices=None))
+        found |= {field: (key, given[key]) for key, field in PER_DEVICE.items() if key in given}
+    elif loaded.sources:
+        found |= _of_command(loaded, request)
+    else:
+        found |= _axes(loaded, request)
+        found |= _of_file(loaded, request, program, found)
     if program.runs_stages_as_one and "microbatches" not in searched:
         _refuse_both(loaded, request, found)
     taken: dict[str, list[str]] = {}
@@ -79,9 +96,13 @@ def with_config(
                 f"--{field.replace('_', '-')} {shown} wins over {key} {given.get(key, value)} of "
                 f"{loaded.origin}."
             )
+    if request.global_batch and "pdbs" not in found and "per_device_batch_size" in given:
+        beaten.append(f"--global-batch wins over per_device_batch_size of {loaded.origin}.")
     said = [f"From {source}: {', '.join(names)}." for source, names in taken.items()]
     said += [f"Searched, so not taken from there: {', '.join(left)}."] if left else []
     filled = replace(request, **values)  # type: ignore[arg-type]
+    if given.get("remat_policy") == "none":
+        said.append("remat_policy none: MaxText recomputes whole layers then, as with full.")
     dropped = (*_not_understood(given, request, loaded.origin), *_chunks(given, filled))
     if given.get("cast_logits_to_fp32") is False:
         dropped = (*dropped, "cast_logits_to_fp32 False: logits are counted as with True.")
@@ -91,12 +112,12 @@ def with_config(
     return filled, (*said, *beaten, *unused, *dropped)
 
 
-def _read(loaded: LoadedModel, without: Collection[str]) -> dict[str, tuple[str, object]]:
-    """Field of `Request` → the key that says it and its value."""
+def _read(loaded: LoadedModel) -> dict[str, tuple[str, object]]:
+    """Field of `Request` → the key that says it and its value; batches need the plan first."""
     given = loaded.options
     found: dict[str, tuple[str, object]] = {}
     for key, (field, convert) in _KEYS.items():
-        if given.get(key) not in (None, "") and key not in without:
+        if given.get(key) not in (None, ""):
             value = loaded.value(key, convert)
             if value is not None:
                 found[field] = (key, value)
@@ -106,8 +127,11 @@ def _read(loaded: LoadedModel, without: Collection[str]) -> dict[str, tuple[str,
     return found
 
 
-def _axes(loaded: LoadedModel) -> dict[str, tuple[str, object]]:
-    """Degrees of parallelism: inside a machine (ici) times across machines (dcn)."""
+def _axes(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, object]]:
+    """Degrees of parallelism: inside a machine (ici) times across machines (dcn).
+
+    Where both have one of -1, as MaxText's own defaults do, what is left of each goes by slices.
+    """
     found: dict[str, tuple[str, object]] = {}
     for field, axis in DEGREES.items():
         keys = [f"{level}_{axis}_parallelism" for level in _LEVELS]
@@ -116,18 +140,33 @@ def _axes(loaded: LoadedModel) -> dict[str, tuple[str, object]]:
             degrees = [loaded.value(key, _integer) for key in present]
             degree = -1 if -1 in degrees else math.prod(degrees)
             found[field] = (" × ".join(present), degree)
+    still = [field for field, (_, degree) in found.items() if degree == -1]
+    if len(still) > 1 and request.devices is not None:
+        mesh = _mesh(loaded, request)
+        found |= {
+            field: (found[field][0], mesh[f"{DEGREES[field]}_parallelism"]) for field in still
+        }
     return found
 
 
-def _of_pipeline(
-    loaded: LoadedModel, request: Request, found: Mapping[str, tuple[str, object]]
+def _of_file(
+    loaded: LoadedModel, request: Request, program: Framework, found: dict[str, tuple[str, object]]
 ) -> dict[str, tuple[str, object]]:
-    """Microbatches of a pipeline; MaxText looks at their number where it has one alone."""
-    key, said = "num_pipeline_microbatches", found.get("pp", ("", 1))[1]
-    if (request.pp or said) == 1 or loaded.options.get(key) is None:
+    """What a MaxText file that is given as a model says of batches, with the plan that it is for.
+
+    Nothing where that plan cannot be: its check says why.
+    """
+    degrees = {
+        field: value
+        for field, (_, value) in found.items()
+        if field in DEGREES and getattr(request, field) is None
+        if not (value == -1 and request.devices is None)
+    }
+    try:
+        plan, _ = plan_of(replace(request, **degrees), program)  # type: ignore[arg-type]
+    except SpecError:
         return {}
-    number = loaded.value(key, _count)
-    return {} if number is None else {"microbatches": (key, number)}
+    return batches(loaded, request, {name: getattr(plan, axis) for name, axis in DEGREES.items()})
 
 
 def _refuse_both(
@@ -152,12 +191,34 @@ def _refuse_both(
 
 # A command line of MaxText, whose mesh is of slices: on GPUs each host is one, as JAX reports them.
 
-_OF_MESH = ("per_device_batch_size", "eval_per_device_batch_size")
-"""Keys that mean something once the degrees are known."""
 _INTERPRETED = (
     "megablox True on a GPU: MaxText 0.2.5 interprets its TPU kernel there; the account is of "
     "grouped products by a kernel. megablox=False is ragged_dot."
 )
+
+
+def _mesh(loaded: LoadedModel, request: Request) -> dict[str, int]:
+    """Axis → its degree in the mesh that MaxText makes, by slices; -1 takes what is left."""
+    said = {f"{axis}_parallelism": getattr(request, field) for field, axis in DEGREES.items()}
+    if None not in said.values():  # nothing is left to slices
+        return said
+    given = loaded.options
+    inside, across = (
+        {key.split("_", 1)[1]: loaded.value(key, _integer) for key in given
+         if key.startswith(f"{level}_")}
+        for level in _LEVELS
+    )  # fmt: skip
+    for key, degree in said.items():
+        if degree is not None:
+            inside[key], across[key] = degree, 1
+    if request.devices is None and -1 in inside.values():
+        (key, *_) = (key for key, degree in inside.items() if degree == -1)
+        raise SelectionError(
+            f"memory --maxtext: ici_{key} is -1, what is left of the devices: give --devices N."
+        )
+    slices = loaded.value("num_slices", _count) if "num_slices" in given else None
+    fill_mesh(inside, across, request, slices)
+    return {key: inside.get(key, 1) * across.get(key, 1) for key in {**inside, **across}}
 
 
 def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, object]]:
@@ -169,24 +230,7 @@ def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, o
     Raises:
         SelectionError: the degrees do not fit the devices, or split a sequence.
     """
-    given = loaded.options
-    inside, across = (
-        {key.split("_", 1)[1]: loaded.value(key, _integer) for key in given
-         if key.startswith(f"{level}_")}
-        for level in _LEVELS
-    )  # fmt: skip
-    for field, axis in DEGREES.items():
-        if getattr(request, field) is not None:
-            inside[f"{axis}_parallelism"] = getattr(request, field)
-            across[f"{axis}_parallelism"] = 1
-    if request.devices is None and -1 in inside.values():
-        (key, *_) = (key for key, degree in inside.items() if degree == -1)
-        raise SelectionError(
-            f"memory --maxtext: ici_{key} is -1, what is left of the devices: give --devices N."
-        )
-    slices = loaded.value("num_slices", _count) if "num_slices" in given else None
-    fill_mesh(inside, across, request, slices)
-    degrees = {key: degree * across.get(key, 1) for key, degree in inside.items()}
+    degrees = _mesh(loaded, request)
     known = {f"{axis}_parallelism": field for field, axis in DEGREES.items()}
     others = [f"{key} {n}" for key, n in degrees.items() if n > 1 and key not in known]
     if others:
@@ -199,47 +243,8 @@ def _of_command(loaded: LoadedModel, request: Request) -> dict[str, tuple[str, o
         for key, degree in degrees.items()
         if key in known
     }
-    return {**found, **_batches(given, {name: int(str(found[name][1])) for name in found})}
-
-
-def _batches(
-    given: Mapping[str, object], degrees: Mapping[str, int]
-) -> dict[str, tuple[str, object]]:
-    """Sequences of each part of the batch and microbatch, and how many microbatches."""
-    stages, key = degrees.get("pp", 1), "per_device_batch_size"
-    number = given.get("num_pipeline_microbatches")
-    parts = number if isinstance(number, int) and number > 0 else stages
-    if stages > 1 and parts % stages:
-        raise SelectionError(
-            f"memory --maxtext: num_pipeline_microbatches: expected a multiple of the {stages} "
-            f"stages, as MaxText does, found {number}."
-        )
-    sharing = stages * degrees.get("tp", 1) * degrees.get("cp", 1)
-    share = (sharing, parts if stages > 1 else 1)
-    label, each = _part(given, key, *share)
-    found: dict[str, tuple[str, object]] = {"pdbs": (label, str(each))}
-    if given.get(f"eval_{key}") not in (None, 0):  # 0: as at a step
-        found["eval_pdbs"] = _part(given, f"eval_{key}", *share)
-    return found | ({"microbatches": ("num_pipeline_microbatches", parts)} if stages > 1 else {})
-
-
-def _part(given: Mapping[str, object], key: str, sharing: int, parts: int) -> tuple[str, int]:
-    """A size per device of all as one per part of the batch and microbatch, and how it is called.
-
-    Raises:
-        SelectionError: it is no number above 0, or comes to no whole sequences.
-    """
-    size = given.get(key)
-    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < math.inf:
-        raise SelectionError(f"memory --maxtext: {key}: expected a number above 0, found {size!r}.")
-    each = size * sharing / parts
-    if each != int(each) or each < 1:
-        raise SelectionError(
-            f"memory --maxtext: {key} {size:g}: expected whole sequences, found {each:g} for each "
-            f"of data × fsdp × expert (its {sharing} devices share them)."
-        )
-    label = key if each == size else f"{key} {size:g}, so of each data × fsdp × expert"
-    return label, int(each)
+    of_mesh = {name: int(str(found[name][1])) for name in found}
+    return {**found, **batches(loaded, request, of_mesh)}
 
 
 def _left_out(given: Mapping[str, object], origin: str) -> list[str]:
@@ -321,12 +326,6 @@ def _count(value: object, what: str) -> int | None:
     return None if number == -1 else number
 
 
-def _batch(value: object, what: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise SpecError(f"{what}: expected whole sequences per device, found {value!r}.")
-    return str(int(value))
-
-
 def _dtype(value: object, what: str) -> str:
     check_dtype(what, str(value), DTYPE_BYTES)
     return str(value)
@@ -338,11 +337,6 @@ def _named(known: Mapping[str, str]) -> Callable[[object, str], object]:
 
 
 _KEYS: dict[str, tuple[str, Callable[[object, str], object]]] = {
-    "per_device_batch_size": ("pdbs", _batch),
-    "eval_per_device_batch_size": (
-        "eval_pdbs",
-        lambda value, what: int(_batch(value, what)) or None,
-    ),
     "enable_checkpointing": (
         "phases",
         lambda value, _: _NO_CHECKPOINTS if value is False else None,

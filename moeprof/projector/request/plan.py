@@ -11,18 +11,19 @@ follow.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.batches import BOUND
 from moeprof.projector.framework import Framework
-from moeprof.specs.hardware import GPUS_PER_HOST, load_hardware
+from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ALL_AXES, SHORT, ParallelPlan
 from moeprof.specs.plan_checks import Batch, plan_remarks
 from moeprof.specs.remat import Remat
+from moeprof.specs.sources.document import LoadedModel
 
 HARDWARE = "h100_sxm"
 DEGREES = {short: axis for short, axis in SHORT.items() if axis in ALL_AXES}
@@ -49,6 +50,25 @@ class SharedRequest:
     offload: tuple[str, ...] = ()
     attention: str | None = None
     phases: tuple[str, ...] = ()
+    eval_pdbs: int | None = None
+    host_memory: float | None = None
+
+
+SHARED = tuple(field.name for field in fields(SharedRequest))
+"""Options of `Request` that all plans of a search share."""
+
+
+def words_of(request: SharedRequest, names: Iterable[str]) -> tuple[str, ...]:
+    """The words of a command that say these fields again; what was not said has none."""
+    words: list[str] = []
+    for name in names:
+        value, option = getattr(request, name), f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else f"--no-{option[2:]}")
+        elif value not in (None, ()):
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [option, f"{one:.15g}" if isinstance(one, float) else str(one)]
+    return tuple(words)
 
 
 @dataclass(frozen=True)
@@ -83,8 +103,6 @@ class Request(SharedRequest):
     schedule: str | None = None
     microbatches: int | None = None
     layers_per_stage: str | None = None
-    eval_pdbs: int | None = None
-    host_memory: float | None = None
     compute_dtype: str | None = None
     is_scanned: bool | None = None
     has_float32_weight_sum: bool | None = None
@@ -267,6 +285,72 @@ def _layers(request: Request) -> tuple[int, ...] | None:
     return None if text is None else read_counts("--layers-per-stage", text)
 
 
+# MaxText's batch is per device of all; activations are split over data, fsdp and expert alone, so
+# the devices of another axis share theirs, and a pipeline cuts them into its microbatches.
+
+PER_DEVICE = {"per_device_batch_size": "pdbs", "eval_per_device_batch_size": "eval_pdbs"}
+"""Key of MaxText → the field of `Request` that holds the sequences of a part of the batch."""
+
+
+def batches(
+    loaded: LoadedModel, request: Request, degrees: Mapping[str, int]
+) -> dict[str, tuple[str, object]]:
+    """Sequences of each part of the batch and microbatch, and how many microbatches, as fields.
+
+    ``degrees`` by options, as `DEGREES`. What the request says itself is left out: it wins.
+
+    Raises:
+        SelectionError: MaxText has none of a number; a word of its command line says it.
+        SpecError: the same, in a file.
+    """
+    given, stages = loaded.options, degrees.get("pp", 1)
+    sharing = stages * degrees.get("tp", 1) * degrees.get("cp", 1)
+    found: dict[str, tuple[str, object]] = {}
+    key, parts = "num_pipeline_microbatches", 1
+    if stages > 1:
+        is_said = given.get(key) not in (None, -1)
+        own = loaded.value(key, lambda value, what: _rounds(value, what, stages)) if is_said else 0
+        parts = request.microbatches or own or stages
+        if is_said or (request.microbatches is None and "per_device_batch_size" in given):
+            times = given.get("gradient_accumulation_steps")
+            steps = times if isinstance(times, int) and times > 1 else 1
+            label = f"gradient_accumulation_steps {steps} × {key}" if steps > 1 else key
+            found["microbatches"] = (label, steps * (own or stages))
+    for size, field in PER_DEVICE.items():
+        value = given.get(size)
+        if value is None or (field == "eval_pdbs" and value == 0):
+            continue  # an evaluation of 0: as at a step
+        if getattr(request, field) is not None:
+            found[field] = (size, value)
+        elif not (field == "pdbs" and stages > 1 and request.global_batch):
+            each = loaded.value(size, lambda v, what: _part(v, what, sharing, parts))
+            label = size if each == value else f"{size} {value:g}, so of each data × fsdp × expert"
+            found[field] = (label, str(each) if field == "pdbs" else each)
+    return found
+
+
+def _rounds(value: object, what: str, stages: int) -> int:
+    """Microbatches of a pipeline."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value % stages:
+        raise SpecError(
+            f"{what}: expected a multiple of the {stages} stages, as MaxText does, found {value!r}."
+        )
+    return value
+
+
+def _part(value: object, what: str, sharing: int, parts: int) -> int:
+    """A size per device of all as one per part of the batch and microbatch."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise SpecError(f"{what}: expected a number above 0, found {value!r}.")
+    each = value * sharing / parts
+    if each != int(each) or each < 1:
+        raise SpecError(
+            f"{what} {value:g}: expected whole sequences, found {each:g} for each of data × fsdp × "
+            f"expert (its {sharing} devices share them)."
+        )
+    return int(each)
+
+
 # The mesh of MaxText is of slices: on GPUs each host is one, as JAX reports them.
 
 
@@ -283,10 +367,11 @@ def fill_mesh(
     """
     said = math.prod(degree for degree in across.values() if degree > 0)
     devices = request.devices or math.prod(inside.values()) * (slices or said)
+    each = load_hardware(request.hardware or HARDWARE).slice_devices
     if slices is None:
-        slices = max(1, devices // GPUS_PER_HOST) if is_gpu(request) else said
-    _fill("ici", inside, devices // slices, devices, slices)
-    _fill("dcn", across, slices, devices, slices)
+        slices = max(1, devices // each) if is_gpu(request) else said
+    _fill("ici", inside, devices // slices, (devices, slices, each))
+    _fill("dcn", across, slices, (devices, slices, each))
 
 
 def is_gpu(request: Request) -> bool:
@@ -294,8 +379,12 @@ def is_gpu(request: Request) -> bool:
     return load_hardware(request.hardware or HARDWARE).vendor != "Google"
 
 
-def _fill(level: str, degrees: dict[str, int], product: int, devices: int, slices: int) -> None:
-    """Give the one that is -1 what is left; all of them multiply to the product."""
+def _fill(level: str, degrees: dict[str, int], product: int, of: tuple[int, int, int]) -> None:
+    """Give the one that is -1 what is left; all of them multiply to the product.
+
+    ``of`` has devices, slices, and the devices of a slice.
+    """
+    devices, slices, each = of
     known = math.prod(degree for degree in degrees.values() if degree > 0)
     names = [key for key, degree in degrees.items() if degree == -1]
     is_whole = devices % slices == 0
@@ -304,7 +393,7 @@ def _fill(level: str, degrees: dict[str, int], product: int, devices: int, slice
     elif names or known != product or not is_whole:
         found = ", ".join(f"{level}_{key} {n}" for key, n in degrees.items() if n != 1) or "all 1"
         raise SelectionError(
-            f"memory --maxtext: expected {level} degrees that multiply to {product}, of {devices} "
+            f"memory: expected {level} degrees that multiply to {product}, of {devices} "
             f"devices in {slices} slice{'s' if slices > 1 else ''} (on GPUs each host of "
-            f"{GPUS_PER_HOST} is one; num_slices=N says otherwise), found {found}."
+            f"{each} is one; num_slices=N says otherwise), found {found}."
         )

@@ -6,7 +6,7 @@ model's configuration says, then a default. What is searched is not taken from a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from moeprof.errors import SelectionError
 from moeprof.projector.framework import DEFAULT, Framework, framework
@@ -15,13 +15,22 @@ from moeprof.projector.request import (
     beside_the_plan,
     check_numbers,
     check_options,
+    load_named,
     notes_on,
     sentences,
     sequence_of,
     strategies_of,
 )
 from moeprof.projector.request.config import with_config
-from moeprof.projector.request.plan import HARDWARE, Request, SharedRequest, Told, read_counts
+from moeprof.projector.request.plan import (
+    HARDWARE,
+    SHARED,
+    Request,
+    SharedRequest,
+    Told,
+    read_counts,
+    words_of,
+)
 from moeprof.projector.search.space import Space
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time.rates import Tuning
@@ -29,19 +38,17 @@ from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import divisors
 from moeprof.specs.plan import SHORT, ParallelPlan
 from moeprof.specs.remat import Remat
-from moeprof.specs.sources import load_model
 from moeprof.specs.sources.document import LoadedModel
 
-SHARED = tuple(field.name for field in fields(SharedRequest))
-"""Options of `Request` that all plans of a search share."""
-_SEARCHED = frozenset({*SHORT, "strategy", "pdbs", "microbatches"})
+_SEARCHED = frozenset({*SHORT, "strategy", "pdbs", "microbatches", "eval_pdbs"})
 
 
 @dataclass(frozen=True)
 class SearchRequest(SharedRequest):
     """What was said about a search, by the names of its options; None and empty: nothing.
 
-    ``ep`` to ``etp`` are lists with commas of the degrees that are allowed.
+    ``ep`` to ``etp`` are lists with commas of the degrees that are allowed; ``maxtext`` as of
+    `Request`.
     """
 
     model: str | None = None
@@ -64,13 +71,15 @@ class SearchRequest(SharedRequest):
     etp: str | None = None
     sync_free: int = 0
     overlap: bool = False
+    maxtext: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class WantedSearch:
     """What to search, what every plan does about time, and sentences on both.
 
-    ``shared`` are the options that a projection of one of the plans needs beside it.
+    ``shared`` are the options that a projection of one of the plans needs beside it, ``maxtext``
+    the command line of MaxText that stands in place of a model.
     """
 
     space: Space
@@ -78,6 +87,7 @@ class WantedSearch:
     model_key: str
     said: tuple[str, ...]
     shared: tuple[str, ...] = ()
+    maxtext: tuple[str, ...] = ()
 
 
 def wanted_search(request: SearchRequest) -> WantedSearch:
@@ -87,15 +97,18 @@ def wanted_search(request: SearchRequest) -> WantedSearch:
         SelectionError: something is missing or cannot be; wrong usage.
         SpecError: the model's configuration cannot be read.
     """
-    if request.model is None or request.devices is None:
+    is_named = request.model is not None or request.maxtext
+    if not is_named or request.devices is None:
         missing = " and ".join(
-            f"--{name}" for name in ("model", "devices") if getattr(request, name) is None
+            option
+            for option, is_given in (("--model", is_named), ("--devices", request.devices))
+            if not is_given
         )
         raise SelectionError(
             f"memory search: expected {missing}, found none. "
             "For example: --model deepseek_v3 --devices 64."
         )
-    loaded = load_model(request.model)
+    loaded = load_named(request.model, request.maxtext)
     with as_usage():
         program = framework(request.framework or DEFAULT)
         tuned = {"sync_free": request.sync_free or None, "overlap": request.overlap or None}
@@ -113,6 +126,7 @@ def _shared(request: SearchRequest) -> Request:
     said = {name: getattr(request, name) for name in SHARED}
     return Request(
         model=request.model,
+        maxtext=request.maxtext,
         hardware=request.hardware,
         devices=request.devices,
         seq=None if request.seq is None else str(request.seq),
@@ -150,20 +164,9 @@ def _wanted(
     told = Told(() if request.hardware else (f"hardware {HARDWARE}",))
     told = told + before + of_sequence + of_strategies
     tuning = Tuning(request.sync_free, request.overlap)
-    return WantedSearch(space, tuning, loaded.origin, sentences(told), _arguments(request))
-
-
-def _arguments(request: SearchRequest) -> tuple[str, ...]:
-    """Options that `moeprof memory` takes as the search does."""
-    words: list[str] = []
-    for name in SHARED:
-        value, option = getattr(request, name), f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            words.append(option if value else f"--no-{option[2:]}")
-        elif value not in (None, ()):
-            values = value if isinstance(value, tuple) else (value,)
-            words += [word for one in values for word in (option, str(one))]
-    return tuple(words)
+    return WantedSearch(
+        space, tuning, loaded.origin, sentences(told), words_of(request, SHARED), request.maxtext
+    )
 
 
 def _allowed(request: SearchRequest, program: Framework, devices: int) -> dict[str, frozenset[int]]:

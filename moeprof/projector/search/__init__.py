@@ -18,7 +18,7 @@ shown.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from moeprof.errors import SpecError
 from moeprof.projector.batches import Fit, Numbers, fit, largest_batches
+from moeprof.projector.memory import project
 from moeprof.projector.search.space import RULES, Space, broken_rule, plans
 from moeprof.projector.setting import Degrees, Setting
 from moeprof.projector.step_time import (
@@ -38,12 +39,13 @@ from moeprof.projector.step_time import (
 )
 from moeprof.projector.step_time.layer_time import done_again
 from moeprof.projector.step_time.rates import PLAIN, Tuning, ground_of
-from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.plan import SHORT, ParallelPlan
 from moeprof.specs.strategy import Strategy
 from moeprof.tell import Tell, unheard
 
 NOT_INSIDE = "do not fit inside the pool"
 NOT_OUTSIDE = "need too much beside the pool"
+NOT_ON_HOST = "need more memory of a host than there is"
 NO_SIZE = "are of unknown size"
 NO_PEERS = "have no expert peers for DeepEP"
 NO_TIME = "send data over a network of unknown speed"
@@ -148,8 +150,8 @@ def search(
     count = len(degrees.data)  # type: ignore[arg-type]
     if not count:
         raise SpecError(
-            f"search: no plan of {space.devices} devices has the degrees that are allowed "
-            f"({_said(space)}). Allow divisors of {space.devices}."
+            f"search: {space.devices} devices cannot be laid out with {_said(space)} alone: "
+            f"expected degrees that divide {space.devices} and whose product it can be."
         )
     kinds = len(space.strategies) * len(space.remats)
     broken = broken_rule(space, degrees)
@@ -165,10 +167,23 @@ def search(
     reasons[NO_PEERS] = alone * sum(map(_needs_peers, space.strategies)) * len(space.remats)
     for reason, is_rejected in _rejections(evaluated):
         reasons[reason] = reasons.get(reason, 0) + is_rejected
+    lacking: list[Found] = []
+
+    def suffices(one: Found) -> bool:
+        """Whether a host does; its memory is of one plan at a time, so no others are asked."""
+        if one.setting.host_memory_bytes is not None and project(one.setting).breaks_host:
+            lacking.append(one)
+            return False
+        return True
+
     fitting = sum(int(_is_ranked(one).sum()) for one in evaluated)
     borderline = sum(int((_is_ranked(one) & one.fit.is_borderline).sum()) for one in evaluated)
     chosen_order = order or ("time" if basis_of(space.base, runs).ranks else "fit")
-    found = tuple(_ranked(evaluated, top, chosen_order))
+    ranked = _ranked(evaluated, top, chosen_order, suffices)
+    found = tuple(ranked.values())
+    fitting -= len(lacking)
+    borderline -= sum(one.is_borderline for one in lacking)
+    reasons[NOT_ON_HOST] = len(lacking)
     return SearchResult(
         space,
         count * kinds,
@@ -178,14 +193,16 @@ def search(
         found,
         None if fitting else _nearest(evaluated),
         chosen_order,
-        tuple(_sure(evaluated, len(found) + 1)) if chosen_order == "time" else (),
+        tuple(filter(suffices, _sure(evaluated, ranked))) if chosen_order == "time" else (),
     )
 
 
 def _said(space: Space) -> str:
-    return "; ".join(
-        f"{axis} {', '.join(map(str, sorted(degrees))) or 'none'}"
-        for axis, degrees in space.allowed.items()
+    allowed, missing = space.allowed, space.base.program.missing_axes
+    return " ".join(
+        f"--{short} {','.join(map(str, sorted(allowed[axis]))) or 'none'}"
+        for short, axis in SHORT.items()
+        if axis in allowed and axis not in missing
     )
 
 
@@ -257,24 +274,29 @@ def _keys(one: _Evaluated, order: Order) -> tuple[Numbers, ...]:
     return (-one.fit.margin, -one.tokens, one.spread, np.round(100 * one.again), near)
 
 
-def _ranked(evaluated: list[_Evaluated], top: int, order: Order) -> Iterator[Found]:
+def _ranked(
+    evaluated: list[_Evaluated], top: int, order: Order, suffices: Callable[[Found], bool]
+) -> dict[_Work, Found]:
+    """The best by what a device does in them, in order."""
+    seen: dict[_Work, Found] = {}
     if not evaluated:
-        return
+        return seen
     owner, place = _places(evaluated)
     ranked = np.concatenate([_is_ranked(one) for one in evaluated])
     keys = zip(*(_keys(one, order) for one in evaluated), strict=True)
     chosen = np.flatnonzero(ranked)
     places = np.lexsort([np.concatenate(key)[chosen] for key in keys])
-    seen: set[tuple[int, ...]] = set()
     for index in chosen[places]:
         one, at = evaluated[owner[index]], int(place[index])
         work = (int(owner[index]), *_work(one.degrees, at))
         if work in seen:
             continue
         if len(seen) == top:
-            return
-        seen.add(work)
-        yield _found(one, at)
+            break
+        found = _found(one, at)
+        if suffices(found):
+            seen[work] = found
+    return seen
 
 
 def _places(evaluated: list[_Evaluated]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -284,14 +306,23 @@ def _places(evaluated: list[_Evaluated]) -> tuple[npt.NDArray[np.int64], npt.NDA
     return np.repeat(np.arange(len(counts)), counts), np.arange(counts.sum()) - first
 
 
-def _sure(evaluated: list[_Evaluated], most: int) -> Iterator[Found]:
+_Work = tuple[int, ...]
+
+
+def _sure(evaluated: list[_Evaluated], ranked: Mapping[_Work, Found]) -> Iterator[Found]:
     """The plans with room that are fastest at the slow end of their band, the first of equals."""
     sure = [np.where(_is_ranked(one) & one.fit.has_room, one.sure_speed, -1) for one in evaluated]
     owner, place = _places(evaluated)
     speed = np.concatenate(sure) if sure else np.zeros(0)
-    for index in np.argsort(-speed, kind="stable")[:most]:
-        if speed[index] >= 0:
-            yield _found(evaluated[owner[index]], int(place[index]))
+    seen: set[_Work] = set()
+    for index in np.argsort(-speed, kind="stable"):
+        if speed[index] < 0 or len(seen) > len(ranked):
+            return
+        one, at = evaluated[owner[index]], int(place[index])
+        work = (int(owner[index]), *_work(one.degrees, at))
+        if work not in seen:
+            seen.add(work)
+            yield ranked.get(work) or _found(one, at)
 
 
 def _nearest(evaluated: list[_Evaluated]) -> Found | None:
@@ -318,7 +349,7 @@ def _found(one: _Evaluated, at: int) -> Found:
     )
 
 
-def _work(degrees: Degrees, at: int) -> tuple[int, ...]:
+def _work(degrees: Degrees, at: int) -> _Work:
     """What a device does: the same where plans only trade replicas for context parallelism."""
     values = {name: int(np.asarray(v)[at]) for name, v in degrees._asdict().items()}
     spread = values.pop("data") * values.pop("fsdp") * values["context"]

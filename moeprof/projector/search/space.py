@@ -12,6 +12,7 @@ the first.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -19,6 +20,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from moeprof.errors import SpecError
 from moeprof.projector.setting import Degrees, Setting
 from moeprof.specs.model import GqaSpec, divisors
 from moeprof.specs.remat import Remat
@@ -58,9 +60,23 @@ class Space:
         return self.base.program.folds_experts
 
 
+MOST_PLANS = 500_000
+"""So many are projected within seconds, in less than a gigabyte."""
+
+
 def plans(space: Space) -> Degrees:
-    """Every plan, legal or not, as arrays; without a batch pdbs is 1."""
-    rows = np.asarray(list(_plans(space)), dtype=np.int64).reshape(-1, len(Degrees._fields))
+    """Every plan, legal or not, as arrays; without a batch pdbs is 1.
+
+    Raises:
+        SpecError: there are more than `MOST_PLANS`.
+    """
+    found = list(itertools.islice(_plans(space), MOST_PLANS + 1))
+    if len(found) > MOST_PLANS:
+        raise SpecError(
+            f"search: {space.devices:,} devices can be laid out in more than {MOST_PLANS:,} ways: "
+            "expected degrees that leave fewer, such as --pp 1,2,4,8 --tp 1,2,4,8 --cp 1."
+        )
+    rows = np.asarray(found, dtype=np.int64).reshape(-1, len(Degrees._fields))
     return Degrees(*rows.T)
 
 

@@ -101,6 +101,8 @@ def read_maxtext_command(
     document = Document(found.path, values, found.sources)
     loaded = read_document(document, is_preset=found.is_preset)
     options = {key: value for key, value in loaded.options.items() if value is not None}
+    if "remat_policy" in loaded.options:
+        options.setdefault("remat_policy", "none")  # no policy is one too
     sources = {key: found.sources[key] for key in options}
     if options.get("attention") == "autoselected":
         is_short = (document.count("max_target_length") or _SHORTEST_FLASH) < _SHORTEST_FLASH

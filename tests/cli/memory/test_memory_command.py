@@ -182,7 +182,7 @@ def test_what_is_left_in_a_configuration_needs_no_devices(projected, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("per_device_batch_size: 0.5", "expected whole sequences per device, found 0.5"),
+        ("per_device_batch_size: 0.5", "expected whole sequences, found 0.5 for each of data"),
         ("ici_expert_parallelism: zero", "expected a whole number of at least 1, or -1"),
         ("grad_dtype: float12", "expected one of float32, bfloat16"),
         ("max_target_length: -5", "expected a whole number of at least 1"),
@@ -290,7 +290,7 @@ def test_megatron_counts_devices_without_experts(projected):
         ((*AMD, "--pdbs", 999999999), "--pdbs: expected at most 4096, found 999999999."),
         ((*AMD, "--seq", "long"), "--seq: expected whole numbers of at least 1 (one, or unknown)"),
         ((*AMD, "--world", "megatron", "--optimizer", "adafactor"), "found 'adafactor'"),
-        ((*AMD, "--world", "megatron", "--compile"), "--compile: compiles the bundled model's"),
+        ((*AMD, "--world", "megatron", "--compile"), "--compile: expected a framework whose step"),
         (("--model", "deepseek_v3", "--world", "mars"), "framework: expected one of"),
         (
             ("--model", "deepseek_v3", "--no-sequence-parallel"),
@@ -374,3 +374,16 @@ def test_deepep_takes_what_its_library_does_on_that_device(projected, hardware, 
     row = row_of(made, "sparse-gmm-deepep", 1)
     (buffer,) = (r for r in row["components"] if r["name"] == "DeepEP NVLink buffer")
     assert buffer["bytes"] == size
+
+
+def test_what_surely_fits_is_said_first_and_what_is_borderline_beside_it(memory):
+    """DeepEP goes to 9 by the account's size; its error leaves 8 and 9 open."""
+    code, out, _ = memory(*AMD)
+    assert code == 0
+    first = " ".join(out.split("\n\n")[0].split())
+    assert "sparse-gmm-deepep at pdbs 7 needs" in first
+    assert "GiB left. Borderline at pdbs 8 to 9." in first
+    code, out, _ = memory(*AMD, "--pdbs", "2,8", "--strategy", "sparse-gmm-deepep")
+    assert "sparse-gmm-deepep at pdbs 2 needs" in " ".join(out.split("\n\n")[0].split())
+    code, out, _ = memory(*AMD, "--pdbs", "8,9", "--strategy", "sparse-gmm-deepep")
+    assert "sparse-gmm-deepep at pdbs 9 needs" in " ".join(out.split("\n\n")[0].split())

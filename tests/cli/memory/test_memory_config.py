@@ -8,6 +8,7 @@ import yaml
 from moeprof.cli import main as command_line
 from moeprof.errors import SelectionError
 from moeprof.projector.framework import framework
+from moeprof.projector.request import wanted
 from moeprof.projector.request.config import with_config
 from moeprof.projector.request.plan import Request
 from moeprof.specs.model import GqaSpec, ModelSpec
@@ -180,3 +181,65 @@ def test_what_a_maxtext_configuration_alone_can_say_counts(memory):
     taken, said = with_config(Request(), loaded, framework("bundled"))
     assert (taken.is_scanned, taken.has_float32_weight_sum) == (None, None)
     assert "scan_layers False: bundled has none, left out." in said
+
+
+@pytest.mark.parametrize(
+    ("more", "pdbs", "microbatches", "evaluation"),
+    [
+        ({}, (4,), 1, None),
+        ({"ici_tensor_parallelism": 2}, (8,), 1, None),  # 8 devices × 4 over FSDP 4
+        ({"ici_tensor_parallelism": 2, "per_device_batch_size": 0.5}, (1,), 1, None),
+        ({"ici_context_parallelism": 4}, (16,), 1, None),  # 8 × 4 over FSDP 2
+        ({"ici_pipeline_parallelism": 2}, (4,), 2, None),  # 8 × 4 over FSDP 4, in 2 microbatches
+        ({"ici_pipeline_parallelism": 2, "num_pipeline_microbatches": 8}, (1,), 8, None),
+        ({"ici_tensor_parallelism": 2, "eval_per_device_batch_size": 2}, (8,), 1, 4),
+        ({"gradient_accumulation_steps": 3, "ici_tensor_parallelism": 2}, (8,), 3, None),
+        ({"dcn_data_parallelism": -1}, (4,), 1, None),  # of 16: MaxText's own two of -1
+    ],
+)
+def test_a_file_of_maxtext_means_the_same_as_a_model_and_as_a_command_line(
+    tmp_path, more, pdbs, microbatches, evaluation
+):
+    file = tmp_path / "run.yml"
+    own = {"ici_fsdp_parallelism": -1, "per_device_batch_size": 4, "megablox": False}
+    file.write_text(yaml.safe_dump({**YAML, **own, **more}))
+    devices = 16 if "dcn_data_parallelism" in more else 8
+    as_model, as_command = (
+        wanted(Request(devices=devices, seq="128", **named))
+        for named in ({"model": str(file)}, {"maxtext": (str(file),)})
+    )
+    for found in (as_model, as_command):
+        assert (found.batches, found.setting.microbatches) == (pdbs, microbatches)
+        assert found.setting.eval_pdbs == evaluation
+    assert as_model.setting.plan == as_command.setting.plan
+    is_shared = pdbs != ((own | more)["per_device_batch_size"],)
+    assert ("so of each data × fsdp × expert" in " ".join(as_model.said)) == is_shared
+
+
+def test_accumulated_gradients_are_microbatches_of_a_pipeline_where_the_framework_has_them(
+    tmp_path,
+):
+    """8 devices × 2 over DP 4, in 2 microbatches, 3 times: Megatron has both as microbatches."""
+    file = tmp_path / "run.yml"
+    own = {"ici_pipeline_parallelism": 2, "gradient_accumulation_steps": 3}
+    file.write_text(yaml.safe_dump({**YAML, **own, "per_device_batch_size": 2}))
+    asked = {"devices": 8, "framework": "megatron", "strategy": ("sparse-gmm",)}
+    found = wanted(Request(model=str(file), **asked))
+    assert (found.batches, found.setting.microbatches) == ((2,), 6)
+
+
+def test_an_option_wins_over_the_batch_of_a_file_and_it_is_said(memory):
+    keys = {**YAML, "per_device_batch_size": 0.25, "ici_pipeline_parallelism": 2}
+    code, out = memory(keys, "--devices", 8)  # --pdbs 1
+    assert code == 0
+    assert "--pdbs 1 wins over per_device_batch_size 0.25 of" in out
+
+
+def test_no_policy_of_maxtext_recomputes_whole_layers(tmp_path):
+    """MaxText 0.2.5, get_remat_policy: none is no policy for jax.checkpoint, as full is."""
+    file = tmp_path / "run.yml"
+    file.write_text(yaml.safe_dump({**YAML, "remat_policy": "none"}))
+    for named in ({"model": str(file)}, {"maxtext": (str(file),), "devices": 1}):
+        found = wanted(Request(strategy=("sparse-gmm",), **named))
+        assert found.setting.plan.remat.text == "full"
+        assert "remat_policy none: MaxText recomputes whole layers" in " ".join(found.said)

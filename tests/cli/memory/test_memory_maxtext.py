@@ -102,6 +102,13 @@ def test_slices_are_the_same_whether_the_devices_are_given_or_follow(memory, wor
         assert said in err
 
 
+def test_a_slice_has_the_devices_of_a_host_of_that_hardware(projected):
+    """Four GPUs in a tray of a GB200 NVL72: dcn_data_parallelism -1 is the number of trays."""
+    found = projected("--maxtext", RUN, *DENSE, "--devices", 8, "--hardware", "gb200")
+    plan = found["inputs"]["plan"]
+    assert (plan["data"], plan["fsdp"]) == (2, 4)
+
+
 @pytest.mark.parametrize(
     ("words", "pdbs"),
     [

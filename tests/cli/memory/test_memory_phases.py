@@ -69,7 +69,10 @@ def test_the_memory_of_a_host_gives_it_a_verdict(memory):
     ("arguments", "message"),
     [
         (("--host-memory", 0), "host-memory: expected GiB above 0, found 0."),
-        (("--phases", "warm-up"), "phases: expected one of start, restore"),
+        (
+            ("--phases", "warm-up"),
+            "--phases: expected some of start, restore, evaluation, checkpoint, step, all",
+        ),
         (("--eval-pdbs", 0), "--eval-pdbs"),
     ],
 )
@@ -128,3 +131,33 @@ def test_a_search_leaves_out_plans_that_cannot_restore():
     said |= {"fsdp": 1, "pp": 1}
     assert moeprof.search("qwen3_30b_a3b", 8, **said).fitting == 0
     assert moeprof.search("qwen3_30b_a3b", 8, phases="start", **said).fitting == 1
+
+
+def test_a_phase_that_lacks_room_beside_the_pool_says_so(memory):
+    """Restoring needs more than the step and fits the pool; 1 % of the device is left beside it."""
+    code, out, _ = memory(
+        "--model", "mixtral_8x7b", "--hardware", "h100_sxm", "--fsdp", 8, "--ep", 2,
+        "--weight-dtype", "fp32", "--pdbs", 1, "--seq", 256, "--mem-fraction", 0.99,
+        "--strategy", "sparse-gmm-deepep",
+    )  # fmt: skip
+    text = " ".join(out.split())
+    assert code == 0
+    assert "GiB to restore a checkpoint, but" in text
+    assert "of the 0.8 GiB beside it: out of memory there." in text
+    assert "by -" not in text
+    assert "✗out" in text
+
+
+@pytest.mark.parametrize(
+    ("phases", "counted"),
+    [
+        (("start", "restore"), "start,restore"),
+        (("start,", "restore"), "start,restore"),
+        (("all",), "start,restore,evaluation,checkpoint"),
+        (("step",), ""),
+    ],
+)
+def test_phases_are_a_list_with_spaces_or_commas(memory, phases, counted):
+    code, out, err = memory("--phases", *phases, *RUN, "--pdbs", 1, "--json")
+    assert code == 0, err
+    assert json.loads(out)["inputs"]["phases"] == counted

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -19,13 +20,16 @@ from moeprof.errors import SelectionError
 from moeprof.projector.request import wanted
 from moeprof.projector.request.plan import Request
 from moeprof.projector.request.search import SearchRequest, wanted_search
+from moeprof.projector.search import space
+from moeprof.reports.search.terminal import drawn
 from moeprof.reports.search.words import next_command
 from moeprof.specs.remat import Remat
 
+CONFIGS = Path(__file__).parents[2] / "data" / "maxtext_configs"
 DEEPSEEK = ("--model", "deepseek_v3", "--hardware", "mi355x", "--devices", "64")
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, command: click.Command = command) -> str:
     """What the command prints."""
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -138,7 +142,10 @@ def test_what_plans_share_is_read_from_the_configuration_as_memory_reads_it(tmp_
     assert base.precision.gradients == "float32"
     assert found.space.remats == (one.plan.remat,) == (Remat("minimal"),)
     text = " ".join(run(*arguments).split())
-    assert "Searched, so not taken from there: per_device_batch_size 3, ici_expert" in text
+    assert (
+        "Searched, so not taken from there: ici_expert_parallelism 8, per_device_batch_size 3."
+        in text
+    )
     over = document(*arguments, "--remat", "full", "--seq", "512", "--optimizer", "adamw")
     assert (over["inputs"]["remats"], over["inputs"]["sequence"]) == (["full"], 512)
 
@@ -156,6 +163,75 @@ def test_the_next_command_projects_the_plan_that_was_found(tmp_path):
         assert row[name] == best[name]
 
 
+MIXTRAL = ("--model", "mixtral_8x7b", "--devices", "16")
+WORDS = ("--maxtext", str(CONFIGS / "run.yml"), "max_target_length=256", "--devices", "16")
+KEPT = ("--moment-dtype", "float32", "--phases", "start,restore", "--offload", "optimizer")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (
+            *MIXTRAL,
+            *KEPT,
+            "--no-fused-loss",
+            "--pdbs",
+            "1",
+            "--strategy",
+            "dense-cf1.25",
+            "--eval-pdbs",
+            "2",
+            "--host-memory",
+            "2000",
+        ),
+        (*MIXTRAL, "--hardware", "gb200", "--strategy", "sparse-gmm-deepep", "--imbalance", "2"),
+        (*MIXTRAL, "--framework", "bundled", "--weight-dtype", "fp32"),
+        (*MIXTRAL, "--framework", "bundled", "--mem-fraction", "0.8", "--remat", "full"),
+        (*MIXTRAL, "--framework", "megatron", "--seq", "2048", "--strategy", "sparse-gmm"),
+        (*MIXTRAL, "--framework", "megatron", "--global-batch", "64", "--no-sequence-parallel"),
+        (*MIXTRAL, "--hardware", "tpu_v5p", "--pdbs", "2"),
+        (*WORDS, "--mem-fraction", "0.7"),
+        (*WORDS, "--hardware", "mi355x", "--maxtext-build", "0.2.5"),
+    ],
+)
+def test_a_command_that_is_printed_is_one_that_runs_and_keeps_what_was_said(arguments):
+    """Of a plan to a search for others, and of a search to its best plan: what is given stays."""
+    shown = run(*arguments, "--ep", "8", command=memory)
+    (hint,) = re.findall(r"Other plans for as many devices: (.*)", " ".join(shown.split()))
+    words = shlex.split(hint)[3:]
+    assert set(arguments) <= set(words)
+    found = document(*words)
+    text = drawn(found).plain
+    assert max(map(len, text.splitlines())) <= 80 or "--maxtext" in arguments
+    printed = text.partition("Next: the account of the best plan")[2].replace("\\\n", " ")
+    again = shlex.split(next_command(found))
+    assert shlex.split(printed) == again
+    row = json.loads(run(*again[2:], "--json", command=memory))["rows"][0]
+    best = found["plans"][0]
+    for name in ("args_bytes", "temp_bytes", "outside_bytes", "pool_bytes", "verdict"):
+        assert row[name] == best[name]
+
+
+def test_a_search_leaves_out_what_a_host_has_no_memory_for():
+    """Saving holds a host's shards in its memory: on 8 GiB no plan of 47 G parameters can."""
+    arguments = (*MIXTRAL, "--hardware", "mi355x", "--pdbs", "1", "--ep", "1,8", "--pp", "1")
+    arguments += ("--strategy", "dense-cf1.25")
+    found = document(*arguments, "--host-memory", "8")
+    assert found["plans"] == []
+    reasons = {one["reason"]: one["plans"] for one in found["rejected"]}
+    assert reasons["need more memory of a host than there is"] > 0
+    assert sum(reasons.values()) == found["considered"]
+    flowing = " ".join(drawn(found).plain.split())
+    assert "misses by least: it needs more memory of a host than there is." in flowing
+    assert document(*arguments, "--host-memory", "4000", "--top", "2")["plans"]
+
+
+def test_more_plans_than_can_be_projected_are_one_line(monkeypatch):
+    monkeypatch.setattr(space, "MOST_PLANS", 100)
+    with pytest.raises(SelectionError, match=r"16 devices can be .* more than 100 ways: .*--pp"):
+        CliRunner().invoke(command, MIXTRAL, catch_exceptions=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -163,7 +239,10 @@ def test_the_next_command_projects_the_plan_that_was_found(tmp_path):
         (("--model", "small"), "expected --devices"),
         (("--model", "nope", "--devices", "8"), "found 'nope'"),
         (("--model", "small", "--devices", "8", "--ep", "x"), "--ep: expected whole numbers"),
-        (("--model", "small", "--devices", "8", "--ep", "3"), "(expert 3)"),
+        (
+            ("--model", "small", "--devices", "8", "--ep", "3"),
+            "8 devices cannot be laid out with --ep 3 alone",
+        ),
         (("--model", "small", "--devices", "8", "--world", "x"), "framework: expected"),
         (("--model", "small", "--devices", "8", "--remat", "x"), "remat: expected"),
         (

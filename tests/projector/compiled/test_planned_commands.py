@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from moeprof.errors import CompileError, SelectionError
+from moeprof.errors import CompileError, TraceError
 from moeprof.interpreter import module_file
 from moeprof.projector.any_step.command import (
     Command,
     maxtext_notes,
     plan_maxtext,
     recorded_command,
-    tried_sizes,
     words_to_plan,
 )
 from moeprof.projector.any_step.script import run_script
+from moeprof.projector.batches import tried_sizes
 from moeprof.specs.sources.maxtext_command import configuration
 
 RUN = str(Path(__file__).parents[2] / "data" / "maxtext_configs" / "run.yml")
@@ -86,7 +86,15 @@ def test_a_number_of_devices_that_is_none_is_not_taken(tmp_path, number):
 def test_a_run_without_the_command_of_a_script_is_one_line(tmp_path, meta):
     if meta is not None:
         (tmp_path / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(SelectionError, match="expected the command of a script in"):
+    with pytest.raises(TraceError, match="expected the command of a script in"):
+        recorded_command(tmp_path)
+
+
+def test_a_run_that_is_not_there_or_damaged_is_one_line_as_with_other_commands(tmp_path):
+    with pytest.raises(TraceError, match="none: no such file or folder"):
+        recorded_command(tmp_path / "none")
+    (tmp_path / "meta.json").write_text("{broken")
+    with pytest.raises(TraceError, match=r"meta\.json, found damage: meta\.json is not JSON"):
         recorded_command(tmp_path)
 
 

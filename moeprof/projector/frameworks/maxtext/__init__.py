@@ -18,8 +18,9 @@ from moeprof.projector.frameworks.suggestions import (
     smaller_capacity,
     smaller_ragged_buffers,
 )
-from moeprof.projector.setting import Degrees, Setting, degrees_of
+from moeprof.projector.setting import Count, Degrees, Setting, degrees_of
 from moeprof.specs.hardware import HardwareSpec
+from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.stages import StageLayers
 from moeprof.units import format_bytes
 
@@ -52,8 +53,8 @@ class MaxText(JaxFramework):
             )
 
     def build_for(self, hardware: HardwareSpec) -> str:
-        """The release on NVIDIA, whose compiler its counts were read from, else AMD's container."""
-        return "0.2.5" if hardware.vendor == "NVIDIA" else "rocm-26.2"
+        """AMD's container on AMD, else the release; counts of both are of GPUs, not of TPUs."""
+        return "rocm-26.2" if hardware.vendor == "AMD" else "0.2.5"
 
     def account(self, setting: Setting) -> Account:
         """The lists of the setting's build."""
@@ -63,10 +64,13 @@ class MaxText(JaxFramework):
         """As AMD's container does; a layer with `moeprof.kernels` has rows of own experts alone."""
         return setting.build != "0.2.5"
 
-    def is_plain(self, setting: Setting) -> bool:
+    def is_plain_plan(
+        self, setting: Setting, plan: ParallelPlan | Degrees, microbatches: Count
+    ) -> Count:
         """No program for GPUs exchanges rows of a grouped GEMM but by DeepEP."""
-        is_exchanged = setting.strategy.kind == "sparse-gmm" and setting.plan.expert > 1
-        return super().is_plain(setting) and not (is_exchanged and setting.build == "0.2.5")
+        found = super().is_plain_plan(setting, plan, microbatches)
+        is_exchanged = setting.strategy.kind == "sparse-gmm" and setting.build == "0.2.5"
+        return found * (plan.expert == 1) if is_exchanged else found
 
     def phases(
         self,
@@ -113,6 +117,11 @@ class MaxText(JaxFramework):
     def _other_build(self, found: MemoryBreakdown) -> tuple[str, ...]:
         """What the same run needs with another build, where that is much more or less."""
         setting = found.setting
+        if setting.hardware.vendor == "Google":
+            return (
+                f"counts are those of MaxText {setting.build} on GPUs: of its steps for TPUs none "
+                "was measured.",
+            )
         build = next(name for name in self.builds if name != setting.build)
         changed = replace(setting, maxtext_build=build)
         stages = self.stages(changed, setting.plan.pipeline, setting.plan.virtual)
