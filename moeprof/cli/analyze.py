@@ -76,8 +76,9 @@ def command(
     RUN is a run folder, a TensorBoard log folder, a plugins/profile/<session> folder, one
     .xplane.pb or .xplane.pb.gz file, a trace of PyTorch's profiler or a folder of one per rank
     (.pt.trace.json, .pt.trace.json.gz), or a folder of tables that `moeprof export` wrote. A
-    .trace.json or .trace.json.gz of JAX will do where there is no .xplane.pb; it holds less, and
-    the trust record says what. s3://, gs:// and what else fsspec reads will do, too. Several paths are of one run whose processes wrote to different folders.
+    .trace.json or .trace.json.gz of JAX will do where there is no .xplane.pb; it holds less,
+    and the trust record says what. s3://, gs:// and what else fsspec reads will do, too.
+    Several paths are of one run whose processes wrote to different folders.
 
     A run of many hosts is read host by host: questions that need all work of all hosts at once are
     then withheld, and say so: exit code 3 where --only names one of them.
