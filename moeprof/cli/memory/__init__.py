@@ -23,6 +23,7 @@ from moeprof.cli.memory.options import (
 from moeprof.cli.output import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
+from moeprof.interpreter import import_numpy
 
 if TYPE_CHECKING:
     from moeprof.projector.any_step.command import Command
@@ -281,6 +282,7 @@ def command(
     if program:
         options |= {"devices": options["devices"] or program.devices, "maxtext": words}
         options["hardware"] = options["hardware"] or program.hardware
+    import_numpy()
     from moeprof.projector.answer import Projecting, answer
     from moeprof.projector.memory import project
     from moeprof.projector.request import as_usage, wanted

@@ -11,7 +11,6 @@ from pathlib import Path
 from moeprof.errors import SelectionError, SpecError
 from moeprof.specs.presets import load_preset, preset_facts, preset_key, preset_names
 from moeprof.specs.sources.document import LoadedModel
-from moeprof.specs.sources.hf_config import read_hf_config
 
 
 def load_model(text: str, attention: str | None = None) -> LoadedModel:
@@ -38,6 +37,8 @@ def load_model(text: str, attention: str | None = None) -> LoadedModel:
 
         return read_maxtext_yaml(path)
     if path.suffix.lower() == ".json" or _exists(path):
+        from moeprof.specs.sources.hf_config import read_hf_config  # nor does a preset need it
+
         return read_hf_config(path)
     raise SelectionError(
         f"model: expected a preset, a config.json or a MaxText .yml, found {text!r}. Presets: "
