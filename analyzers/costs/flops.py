@@ -10,6 +10,7 @@ hipBLASLt call. Of a grouped product's call nothing but the shapes of its operan
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import BITS, Shape, arrays_of
 from moeprof.vocabulary import kind_of_target
 
+_IS_BACKWARD = re.compile(r"[bB]ackward|_bwd$")
 _MASKED = frozenset({"CAUSAL", "PADDING_CAUSAL", "CAUSAL_BOTTOM_RIGHT"})
 
 
@@ -71,7 +73,7 @@ def _of_library(program: Program, op: Op) -> Flops:
         known = _convolution(program, op, op.target)
         return Flops(*known, "convolution") if known else Flops(None, "", "convolution")
     if kind == "attention":
-        return _attention(program, op, is_backward="ackward" in op.target)
+        return _attention(program, op, is_backward=_IS_BACKWARD.search(op.target) is not None)
     if is_grouped_call(op):
         return Flops(None, "", "grouped gemm")
     if exchange_of(op.target):

@@ -59,6 +59,31 @@ def test_grouped_products(lhs, rhs, result):
     assert (found.target, found.result.text) == ("aten::_grouped_mm", result)
 
 
+@pytest.mark.parametrize(
+    ("name", "lhs", "rhs", "result"),
+    [
+        ("primus_turbo::grouped_gemm", [512, 256], [8, 1024, 256], "bf16[512,1024]"),
+        ("x::ck_grouped_gemm_variable_k", [512, 256], [512, 1024], "bf16[8,256,1024]"),
+        ("GroupedGemm", [512, 256], [8, 256, 1024], "bf16[512,1024]"),
+    ],
+)
+def test_grouped_products_of_libraries(name, lhs, rhs, result):
+    """Matrices may be transposed; gradients sum over the rows of both."""
+    assert made(call(name, (lhs, BF16), (rhs, BF16), ([8], LONG))).result.text == result
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "place"),
+    [("flash_attn::_flash_attn_forward", 0, 5), ("aiter::mha_bwd", 1, 8)],
+)
+def test_attention_of_libraries(name, begin, place):
+    inputs = [([2, 128, 4, 64], BF16)] * (begin + 3)
+    values = [""] * place + ["True"]
+    config = json.loads(made(call(name, *inputs, values=values)).config)
+    scores = config["cudnn_fmha_backend_config"]["intermediate_tensor_shape"]["dimensions"]
+    assert scores == [2, 4, 128, 128]
+
+
 def test_attention_without_a_word_on_its_mask_has_no_flops():
     inputs = [([2, 4, 128, 64], BF16)] * 3
     name = "aten::_scaled_dot_product_flash_attention"

@@ -219,25 +219,38 @@ def _product(first: int, second: int) -> Callable[[Call], Made | None]:
 
 
 def _grouped(call: Call) -> Made | None:
-    """Rows by each group's matrix, or the gradient of these: `torch._grouped_mm`'s four forms."""
+    """Rows by each group's matrix, or the gradients of these.
+
+    ATen's four forms, and those of Primus-Turbo and grouped_gemm, whose matrices may be transposed
+    and whose gradients sum over the first dimension of both.
+    """
     floats = [one for one in call.inputs if isinstance(one, Shape) and one.is_float]
     counts = [one for one in call.tensors if one.is_whole and len(one.dims) == 1]
     if len(floats) < 2:
         return None
     lhs, rhs = floats[:2]
     dtype = "bf16" if lhs.dtype.startswith("f8") else lhs.dtype
-    ranks = len(lhs.dims), len(rhs.dims)
-    dims: tuple[int, ...]
-    if ranks == (2, 3):
-        dims = (lhs.dims[0], rhs.dims[2])
-    elif ranks == (3, 2):
-        dims = (lhs.dims[1], rhs.dims[1])
-    elif ranks == (2, 2) and counts:
-        dims = (counts[0].dims[0], lhs.dims[0], rhs.dims[1])
-    else:
+    dims = _grouped_dims(lhs.dims, rhs.dims, counts[0].dims[0] if counts else 0)
+    if dims is None:
         return _product(0, 1)(call)
-    operands = (rhs, lhs) if ranks == (3, 2) else (lhs, rhs)
+    operands = (rhs, lhs) if len(lhs.dims) == 3 else (lhs, rhs)
     return Made("custom-call", Shape(dtype, dims), (*operands, *counts), target=call.name)
+
+
+def _grouped_dims(
+    lhs: tuple[int, ...], rhs: tuple[int, ...], groups: int
+) -> tuple[int, ...] | None:
+    """Dimensions of a grouped product's result; None where the operands do not fit."""
+    ranks = len(lhs), len(rhs)
+    if ranks == (2, 3) and lhs[1] in rhs[1:]:
+        return lhs[0], rhs[2] if lhs[1] == rhs[1] else rhs[1]
+    if ranks == (3, 2) and lhs[2] == rhs[0]:
+        return lhs[1], rhs[1]
+    if ranks == (2, 2) and groups and lhs[1] == rhs[0]:
+        return groups, lhs[0], rhs[1]
+    if ranks == (2, 2) and groups and lhs[0] == rhs[0]:
+        return groups, lhs[1], rhs[1]
+    return None
 
 
 _CAUSAL = {
@@ -249,9 +262,14 @@ _CAUSAL = {
     **{"_efficient_attention_backward": 14},
     **{"_scaled_dot_product_cudnn_attention_backward": 14, "_cudnn_attention_backward": 14},
     **{"_scaled_dot_product_fused_attention_overrideable": 5},
+    **{"_flash_attn_forward": 5, "_flash_attn_backward": 11},
+    **{"mha_fwd": 5, "mha_bwd": 8, "fmha_v3_fwd": 5, "fmha_v3_bwd": 8},
 }
-"""ATen's attention -> the place of ``is_causal`` among its inputs (native_functions.yaml)."""
-_ROWS_FIRST = re.compile(r"_(flash|efficient)_attention_(forward|backward)")
+"""Attention -> the place of ``is_causal`` among its inputs: of ATen (native_functions.yaml), of
+flash-attn (flash_attn_interface.py) and of AITER (aiter/ops/mha.py)."""
+_ROWS_FIRST = re.compile(
+    r"_(flash|efficient)_attention_(forward|backward)|_flash_attn_\w+|f?mha_(v3_)?(fwd|bwd)"
+)
 """Those that take [B, S, H, D]; all others take [B, H, S, D]."""
 _MASKS = {**dict.fromkeys(("true", "1", "2"), "CAUSAL"), **dict.fromkeys(("false", "0"), "NO_MASK")}
 """Of the efficient ones by number (CustomMaskType): none, and causal from two corners."""
@@ -260,7 +278,7 @@ _MASKS = {**dict.fromkeys(("true", "1", "2"), "CAUSAL"), **dict.fromkeys(("false
 def _attention(call: Call) -> Made | None:
     """Fused attention, as cuDNN's call in HLO states it: scores [B, H, Sq, Sk], a mask."""
     plain = call.name.rpartition("::")[2]
-    begin = 1 if plain.endswith("_backward") else 0
+    begin = 1 if plain.endswith(("_backward", "_bwd")) else 0
     found = [one for one in call.inputs[begin : begin + 3] if isinstance(one, Shape)]
     if len(found) < 3 or any(len(one.dims) != 4 for one in found):
         return None
@@ -313,7 +331,10 @@ def _numbers(text: str) -> list[int]:
 _MAKERS: Mapping[str, Callable[[Call], Made | None]] = {
     **dict.fromkeys(("mm", "bmm", "_scaled_mm", "_int_mm"), _product(0, 1)),
     **dict.fromkeys(("addmm", "baddbmm", "_addmm_activation"), _product(1, 2)),
-    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "grouped_gemm", "gmm"), _grouped),
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "gmm", "GroupedGemm"), _grouped),
+    **dict.fromkeys(("grouped_gemm", "ck_grouped_gemm", "hipblaslt_grouped_gemm"), _grouped),
+    **dict.fromkeys(("ck_grouped_gemm_variable_k", "grouped_gemm_variable_k"), _grouped),
+    **dict.fromkeys(("grouped_gemm_impl", "grouped_gemm_variable_k_impl"), _grouped),
     **dict.fromkeys(_CAUSAL, _attention),
     **dict.fromkeys(_WINDOWS, _convolution),
 }
