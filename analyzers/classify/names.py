@@ -22,6 +22,8 @@ MOE_CONTEXT = "moe"
 ENGLISH = ""
 """Source of words that anyone may write."""
 _MAXTEXT_MOE = "AI-Hypercomputer/maxtext layers/moe.py"
+_MEGATRON_MOE = "NVIDIA/Megatron-LM megatron/core/transformer/moe"
+_FSDP = "pytorch/pytorch torch/distributed/fsdp/_fully_shard"
 _MAXTEXT_RAGGED = "AI-Hypercomputer/maxtext kernels/ragged/ragged_sort.py"
 
 
@@ -40,6 +42,13 @@ PARTS = (
     Named(r"_shared_(experts?|mlp|ffn)_", "shared_expert"),
     Named(r"_(weights?_gather|gather_weights?|(all_)?gather_params?)_", "weight_gather"),
     Named(r"_(grad_sync|grads?_(sync|reduce)|sync_grad\w*|psum_grads?)_", "gradient_reduce"),
+    Named(r"_fsdp_all_gather_", "weight_gather", _FSDP),
+    Named(r"_fsdp_post_backward_reduce_", "gradient_reduce", _FSDP),
+    Named(r"_ddp_reducer_", "gradient_reduce", "pytorch/pytorch torch/csrc/distributed/c10d"),
+    Named(r"_un_?permutation_", "unpermute", _MEGATRON_MOE),
+    Named(r"_token_permutation_", "permute", _MEGATRON_MOE),
+    Named(r"_(grouped|sequential)_mlp_", "grouped_gemm", _MEGATRON_MOE),
+    Named(r"_block_sparse_top_\d+_mlp_", "grouped_gemm", "huggingface/transformers mixtral"),
     Named(r"_(un_?permute|un_?sort|inverse_permute)", "unpermute"),
     Named(r"_weight_sum", "unpermute", _MAXTEXT_MOE),
     Named(r"_ragged_unsort", "unpermute", _MAXTEXT_RAGGED),
@@ -111,6 +120,11 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WRAPPERS = re.compile(r"\b(transpose|jvp|vmap|pmap|remat|checkpoint|custom_jvp|custom_vjp)\(")
 
 
+_FAMILY = re.compile(
+    r"^[A-Z]\w*?Moe(?=(Sdpa)?Attention|FlashAttention|DecoderLayer|Model|For[A-Z]|RMSNorm|MLP|Rotary|"
+    r"PreTrained)"
+)
+"""Hugging Face's models are named after their family: ``Qwen3MoeAttention`` is no MoE layer."""
 _VAGUE = re.compile(r"_(gate|combine|dispatch|permute|gmm)_")
 """Words that stand for parts of a MoE layer in one, and for something else outside of it."""
 
@@ -129,6 +143,7 @@ def component_of(name: str) -> str | None:
     """
     if "->" in name:
         return None  # an einsum formula: its letters are no words
+    name = _FAMILY.sub("", name)
     words = "_" + "_".join(word.lower() for word in _WORDS.findall(name)) + "_"
     for pattern, component in _PARTS:
         if pattern.search(words):

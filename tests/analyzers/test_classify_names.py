@@ -42,6 +42,17 @@ from moeprof.analyzers.classify.op_kinds import component_of_target
         ("MoEBlock", MOE_CONTEXT),
         ("SparseMLP", MOE_CONTEXT),
         ("moe_ffn", MOE_CONTEXT),
+        ("FSDP::all_gather (layers.3)", "weight_gather"),
+        ("FSDP::post_backward_reduce", "gradient_reduce"),
+        ("token_permutation", "permute"),
+        ("token_unpermutation", "unpermute"),
+        ("TEGroupedMLP_0", "grouped_gemm"),
+        ("MixtralBlockSparseTop2MLP_7", "grouped_gemm"),
+        ("Qwen3MoeAttention_0", "attention"),
+        ("Qwen3MoeDecoderLayer_0", None),
+        ("Qwen3MoeSparseMoeBlock_0", MOE_CONTEXT),
+        ("Qwen3MoeMLP_1", "dense_mlp"),
+        ("MoeMLP", MOE_CONTEXT),
         ("ecd,edf->ecf", None),
         ("ln,nm->lm", None),
         ("while", None),
@@ -50,6 +61,13 @@ from moeprof.analyzers.classify.op_kinds import component_of_target
 )
 def test_a_name_stands_for(name, component):
     assert component_of(name) == component
+
+
+def test_scopes_of_pytorch_are_what_users_name():
+    """ATen's words and autograd's say what is done, not what for."""
+    name = "torch/backward/Model_0/Router_0/aten::topk/TopkBackward0/aten::scatter_"
+    assert scopes(name) == [["Model_0", "Router_0"]]
+    assert phase_of(name) == "backward"
 
 
 def test_scopes_lose_program_primitive_and_derivative():
