@@ -49,7 +49,7 @@ from moeprof.analyzers.classify.names import (
     scopes,
 )
 from moeprof.analyzers.classify.op_kinds import is_dot_call
-from moeprof.analyzers.classify.seen import OpRoles, Seen, table_dims
+from moeprof.analyzers.classify.seen import OpRoles, Seen, experts_of, table_dims
 from moeprof.analyzers.classify.told import ENCLOSING, by_scopes
 from moeprof.hlo.program import FLOATS, Op, Program, array_dims
 
@@ -80,7 +80,25 @@ def refined(program: Program, op: Op, component: str) -> str:
 
 
 def _refined(seen: Seen, component: str | None) -> str | None:
-    return refined(seen.program, seen.op, component) if component else None
+    found = refined(seen.program, seen.op, component) if component else None
+    return (_on_the_way(seen) or found) if found == "expert_elementwise" else found
+
+
+_MOVES_ROWS = re.compile(
+    r"/(aten::_?(sort|argsort|topk|index|gather|scatter)\w*|Index\w*Backward\d+)(/|$)"
+)
+"""What an op of PyTorch stands in, or is, that moves rows."""
+
+
+def _on_the_way(seen: Seen) -> str | None:
+    """What moves rows in a module of experts before its first product, or behind the last one."""
+    span = seen.roles.products.get(experts_of(seen.op.op_name))
+    if span is None or not _MOVES_ROWS.search(seen.op.op_name):
+        return None
+    is_before, is_behind = seen.op.schedule < span[0], seen.op.schedule > span[1]
+    if seen.phase == "backward":
+        is_before, is_behind = is_behind, is_before
+    return "permute" if is_before else "unpermute" if is_behind else None
 
 
 def _by_role(how: str) -> Rule:

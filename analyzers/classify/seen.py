@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from moeprof.analyzers.classify.components import COLLECTIVES, EXCHANGES, MOE, is_joined, phase_of
-from moeprof.analyzers.classify.names import MOE_CONTEXT
-from moeprof.analyzers.classify.op_kinds import component_of_target
+from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of
+from moeprof.analyzers.classify.op_kinds import component_of_target, is_grouped_gemm
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.classify.roles import Role, find_roles
 from moeprof.analyzers.classify.sites import (
@@ -24,7 +24,7 @@ from moeprof.analyzers.classify.sites import (
     settled,
 )
 from moeprof.analyzers.classify.told import Told, best_frames, best_name, is_library
-from moeprof.hlo.program import Frame, Op, Program
+from moeprof.hlo.program import OF_TORCH, Frame, Op, Program
 
 _EXCHANGING = frozenset({"all_to_all", "ragged_all_to_all"})
 _WAY = {
@@ -66,6 +66,21 @@ class OpRoles:
         if found is not None and is_way:
             way = _WAY.get(found.component)
             return Role(way, found.how) if way else found
+        return found
+
+    @cached_property
+    def products(self) -> dict[str, tuple[int, int]]:
+        """Places in the step of the first and the last product of each module of experts.
+
+        Where calls are known in their order alone.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for op in self.program.ops.values() if self.program.is_of_calls else ():
+            if op.opcode == "dot" or is_grouped_gemm(op.target):
+                module = experts_of(op.op_name)
+                first, last = found.get(module, (op.schedule, op.schedule))
+                found[module] = min(first, op.schedule), max(last, op.schedule)
+        found.pop("", None)
         return found
 
     @cached_property
@@ -212,6 +227,13 @@ class Seen:
     def _by_frames(self, frames: tuple[Frame, ...]) -> str | None:
         in_moe = self.scope == MOE_CONTEXT
         return self.roles.told.by_frames(frames, self.phase, in_moe=in_moe)
+
+
+def experts_of(op_name: str) -> str:
+    """The path of an op of PyTorch up to the module of experts around it; empty for none."""
+    elements = op_name.split("/")
+    ends = [end for end, each in enumerate(elements) if component_of(each) == "grouped_gemm"]
+    return "/".join(elements[: ends[0] + 1]) if ends and op_name.startswith(OF_TORCH) else ""
 
 
 def table_dims(program: Program, op: Op, *, first: bool = False) -> frozenset[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 import numpy as np
 from kineto_builder import Kineto
 
+from moeprof.analyzers.attribution import work_in_steps
 from moeprof.ingest.run import open_run
 
 ENGINE = "autograd::engine::evaluate_function: "
@@ -99,6 +100,23 @@ def test_with_stacks_a_module_inside_a_node_is_recomputed_and_stands_by_itself(t
     op = kineto.op("aten::mm", 220, 20, thread=BACKWARD, sequence=0)
     kineto.kernel("again", 230, 5, launch=225, op=op, thread=BACKWARD)
     assert paths(opened(kineto, tmp_path)) == {"again": "torch/recompute/Attention_3/aten::mm"}
+
+
+def test_what_moves_rows_in_the_experts_module_is_on_their_way_or_back(tmp_path):
+    """Before its first product and behind its last; between them it belongs to the experts."""
+    kineto = Kineto()
+    kineto.step(1, 0, 1000)
+    kineto.function("nn.Module: MixtralExperts_0", 10, 500)
+    for at, name in enumerate(
+        ("sort", "index", "_grouped_mm", "silu", "index_select", "_grouped_mm", "index_add")
+    ):
+        op = kineto.op(f"aten::{name}", 20 + 20 * at, 10, sequence=at)
+        kineto.kernel(f"kernel {at} {name}", 25 + 20 * at, 2, launch=22 + 20 * at, op=op)
+    work = work_in_steps(opened(kineto, tmp_path)).sort_values("start_ns")
+    assert work["component"].tolist() == [
+        *("permute", "permute", "grouped_gemm", "expert_elementwise", "expert_elementwise"),
+        *("grouped_gemm", "unpermute"),
+    ]
 
 
 def test_the_optimizer_is_in_no_phase_be_gradients_on_or_off(tmp_path):

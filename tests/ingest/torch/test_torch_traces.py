@@ -9,7 +9,7 @@ from moeprof.analyzers.costs.table import costs_of
 from moeprof.ingest.run import open_run
 from moeprof.tables.intervals import cover
 
-FILES = ("full", "shapes", "annotated", "inference", "nccl")
+FILES = ("full", "shapes", "annotated", "inference", "nccl", "compiled")
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +153,28 @@ def test_self_time_of_nested_ops_is_no_more_than_the_threads_time(traces):
         for rows in lines.indices.values()
     )
     assert work["self_ns"].sum() == union
+
+
+def test_a_compiled_region_is_named_by_no_op_in_it(traces):
+    """All of it is called from one line: that it has grouped products says nothing of the rest."""
+    work = work_in_steps(traces["compiled"])
+    paths = traces["compiled"].hlo_ops["op_name"].to_numpy()[work["instruction"].to_numpy()]
+    inside = np.array(["Torch-Compiled Region" in str(path) for path in paths])
+    experts = inside & (work["component"] == "grouped_gemm").to_numpy()
+    assert {str(path).rpartition("/")[2] for path in paths[experts]} == {"aten::_grouped_mm"}
+    assert set(work["component"][inside]) == {"grouped_gemm", "attention", "other"}
+
+
+def test_kernels_of_a_graph_are_known_by_name_alone():
+    path = DATA / "graphs.pt.trace.json.gz"
+    trace = open_run(path)
+    start = trace.events["start_ns"].to_numpy()
+    union = cover(start, start + trace.events["duration_ns"].to_numpy()).total
+    assert union == pytest.approx(busy_ns(path), rel=1e-3)
+    assert (trace.events["instruction"] == -1).all()
+    laws = {law.check: law for law in trace.trust}
+    assert laws["resolved"].verdict == laws["programs"].verdict == laws["names"].verdict == "warn"
+    assert "CUDA graph" in laws["resolved"].detail
 
 
 def test_what_the_profiler_was_not_asked_for_is_said(traces):

@@ -261,12 +261,13 @@ def _named(
     numbers = {stem: number for number, stem in enumerate(dict.fromkeys(stems))}
     group = np.array([numbers[stem] for stem in stems], np.int64)[kind]
     turns = _turns(group, units.run, units.start_ns)
+    places = _turns(np.zeros(len(kind), np.int64), units.run, units.start_ns)
     made_: dict[str, Instruction] = {}
     names = []
-    for k, turn in zip(kind.tolist(), turns.tolist(), strict=True):
+    for k, turn, place in zip(kind.tolist(), turns.tolist(), places.tolist(), strict=True):
         names.append(f"{stems[k]}.{turn}" if turn else stems[k])
         if names[-1] not in made_:
-            _add(made_, names[-1], *calls[k])
+            _add(made_, names[-1], *calls[k], place)
     labels = np.array([gathered.labels.code(name) for name in names], np.int64)
     return labels, [*made_.values()]
 
@@ -301,8 +302,10 @@ def _turns(group: Int64s, run: Int64s, start_ns: Int64s) -> Int64s:
     return turn
 
 
-def _add(instructions: dict[str, Instruction], name: str, call: Call, context: Context) -> None:
-    """Add an instruction, and what stands for its inputs."""
+def _add(
+    instructions: dict[str, Instruction], name: str, call: Call, context: Context, place: int
+) -> None:
+    """Add an instruction, the call of that place in a step, and what stands for its inputs."""
     one = made(call)
     for shape in one.operands:
         text = shape.text or "list"
@@ -318,4 +321,5 @@ def _add(instructions: dict[str, Instruction], name: str, call: Call, context: C
         op_name=context.path,
         frames=context.frames,
         id=len(instructions),
+        schedule=place,
     )
