@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from moeprof.analyzers.classify.components import COLLECTIVES, EXCHANGES, MOE, is_joined, phase_of
-from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of
+from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, scopes
 from moeprof.analyzers.classify.op_kinds import component_of_target, is_grouped_gemm
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.classify.roles import Role, find_roles
@@ -197,8 +197,15 @@ class Seen:
 
     @cached_property
     def scope(self) -> str | None:
-        """What the innermost telling scope stands for."""
-        return self.roles.told.by_scopes(self.name, self.frames)
+        """What the innermost telling scope stands for.
+
+        Of calls no flow tells whether a feed-forward module in a MoE layer is its shared expert or
+        one of those that are routed to: only that it is in the layer.
+        """
+        found = self.roles.told.by_scopes(self.name, self.frames)
+        is_open = found == "dense_mlp" and self.program.is_of_calls
+        around = (component_of(scope) for path in scopes(self.name) for scope in path)
+        return MOE_CONTEXT if is_open and MOE_CONTEXT in around else found
 
     @cached_property
     def own_function(self) -> str | None:

@@ -119,6 +119,19 @@ def test_what_moves_rows_in_the_experts_module_is_on_their_way_or_back(tmp_path)
     ]
 
 
+def test_a_feed_forward_module_in_a_moe_layer_is_only_known_to_be_in_it(tmp_path):
+    """`DeepseekV3MLP` is the shared expert's class, and was that of each routed one."""
+    kineto = Kineto()
+    kineto.step(1, 0, 1000)
+    for at, outer in ((10, "DeepseekV3MoE_0"), (200, "DeepseekV3DecoderLayer_0")):
+        kineto.function(f"nn.Module: {outer}", at, 100)
+        kineto.function("nn.Module: DeepseekV3MLP_0", at + 5, 50)
+        op = kineto.op("aten::mm", at + 10, 10, sequence=at)
+        kineto.kernel(outer, at + 15, 2, launch=at + 12, op=op)
+    work = work_in_steps(opened(kineto, tmp_path)).sort_values("start_ns")
+    assert work["component"].tolist() == ["moe_other", "dense_mlp"]
+
+
 def test_the_optimizer_is_in_no_phase_be_gradients_on_or_off(tmp_path):
     kineto = Kineto()
     kineto.step(1, 0, 1000)
