@@ -207,6 +207,8 @@ def part_of_collective(seen: Seen, found: Finding | None) -> Finding | None:
     exchanges tells (`votes.exchanged`).
     """
     is_exchange = bool(seen.opcodes & EXCHANGES)
+    if seen.program.is_of_calls:
+        return _part_of_call(seen, found, is_exchange=is_exchange)
     if is_exchange and (found is None or found.how == "mixed line"):
         return None
     part = found.component if found is not None else ""
@@ -223,6 +225,19 @@ def part_of_collective(seen: Seen, found: Finding | None) -> Finding | None:
         return Finding("gradient_reduce", "flow")
     serves_moe = part in MOE and (is_exchange or _is_exchanging(part, is_named=is_named))
     return found if serves_moe and not is_mixed else Finding("collectives", "opcode")
+
+
+def _part_of_call(seen: Seen, found: Finding | None, *, is_exchange: bool) -> Finding:
+    """The same where flow is not known: a name decides, of gathers and sums their own alone.
+
+    What a hook sends in a backward node stands where the node's forward op does.
+    """
+    part = found.component if found is not None and found.how != "none" else ""
+    is_own = part in ("weight_gather", "gradient_reduce")
+    is_way = part in ("dispatch", "combine") and seen.phase != "backward"
+    if found is not None and (is_own or is_way or (is_exchange and part in MOE)):
+        return found
+    return Finding("collectives", "opcode")
 
 
 def _moves_weights(seen: Seen, *, is_sent: bool) -> bool:

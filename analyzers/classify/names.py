@@ -75,6 +75,7 @@ PARTS = (
     Named(r"_(norms?|rms|rms_?norm|layer_?norm|ln|ln_?\d|normalizations?)_", "norm"),
     Named(r"_(attn|attentions?|mha|mqa|gqa|mla|sdpa|flash|multi_?head)_", "attention"),
     Named(r"_(rope|rotary|qkv)_", "attention"),
+    Named(r"_(only_mlm_head|lm_prediction_head)_", "head", "huggingface/transformers bert"),
     Named(r"_(lm_head|output_head|(?<!_to_)logits|unembed\w*)_|^_head_$", "head"),
     Named(r"_(?<!_to_)logits_dense_", "head", "AI-Hypercomputer/maxtext layers/decoders.py"),
     Named(r"_(embed|embeddings?|embedder|embedding_lookup)_", "embedding"),
@@ -120,9 +121,10 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WRAPPERS = re.compile(r"\b(transpose|jvp|vmap|pmap|remat|checkpoint|custom_jvp|custom_vjp)\(")
 
 
+_WHOLE = re.compile(r"[A-Z]\w*(Model|For[A-Z]\w*|(En|De)coder(Layer)?)(_\d+)?")
+"""Classes of whole models and of their layers, which say nothing of a part."""
 _FAMILY = re.compile(
-    r"^[A-Z]\w*?Moe(?=(Sdpa)?Attention|FlashAttention|DecoderLayer|Model|For[A-Z]|RMSNorm|MLP|Rotary|"
-    r"PreTrained)"
+    r"^(?=[A-Za-z]*\d|Granite|Jet|HunYuan|Phi)[A-Z]\w*?Moe(?=[A-Z])(?!Moe(Block|Layer|FF))"
 )
 """Hugging Face's models are named after their family: ``Qwen3MoeAttention`` is no MoE layer."""
 _VAGUE = re.compile(r"_(gate|combine|dispatch|permute|gmm)_")
@@ -143,6 +145,8 @@ def component_of(name: str) -> str | None:
     """
     if "->" in name:
         return None  # an einsum formula: its letters are no words
+    if _WHOLE.fullmatch(name):
+        return None
     name = _FAMILY.sub("", name)
     words = "_" + "_".join(word.lower() for word in _WORDS.findall(name)) + "_"
     for pattern, component in _PARTS:

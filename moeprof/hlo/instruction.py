@@ -83,6 +83,12 @@ class Instruction(NamedTuple):
         """Devices in the first group of a collective; 0 where it names none."""
         return len(self.groups[0]) if self.groups else 0
 
+    def of_either(self, result: Shape) -> Instruction:
+        """The same where it may result in another shape: without a size where that differs."""
+        if result.text == self.result.text:
+            return self
+        return self._replace(result=NO_SHAPE, size_bytes=-1, operands=())
+
     @property
     def base_opcode(self) -> str:
         """Opcode without the ``-start`` or ``-done`` of its asynchronous halves."""

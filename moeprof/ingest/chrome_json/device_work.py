@@ -21,6 +21,7 @@ from moeprof.ingest.chrome_json.device_lines import (
     tpu_lines,
 )
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
+from moeprof.ingest.chrome_json.processes import graph_ids
 from moeprof.ingest.planes.device_planes import gpu_ordinal, tpu_ordinal
 from moeprof.ingest.planes.record import Labels, work_frame
 from moeprof.ingest.planes.tpu_plane import is_in_flight
@@ -85,8 +86,8 @@ def device_work(gathered: Gathered, keep: Flags, *, has_gpus: bool = False) -> D
         start_ns=gathered.column("start_ns")[places],
         end_ns=ends_ns,
         correlation_id=_known(gathered.column("correlation")[places]),
-        graph_id=_known(gathered.column("graph_id")[places]),
-        graph_node=_known(gathered.column("graph_node")[places]),
+        graph_id=_known(graph_ids(gathered, "graph_id")[places]),
+        graph_node=_known(graph_ids(gathered, "graph_node")[places]),
         details=gathered.column("details")[places],
     )
     return DeviceWork(

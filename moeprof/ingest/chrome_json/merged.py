@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
-from moeprof.ingest.chrome_json.processes import Process, paired, processes_of
+from moeprof.ingest.chrome_json.processes import Process, graph_ids, paired, processes_of
 from moeprof.ingest.planes.record import MergedProcesses
 from moeprof.ingest.xspace.space import Flags
 from moeprof.units import format_count, format_percent
@@ -126,7 +126,7 @@ def reused_ids(gathered: Gathered) -> str:
     processes = processes_of(gathered)
     is_device = _is_of(gathered, [p for p in processes if p.role == "device"])
     is_host = _is_of(gathered, [p for p in processes if p.role == "host"])
-    ids, graph = gathered.column("correlation"), gathered.column("graph_node")
+    ids, graph = gathered.column("correlation"), graph_ids(gathered, "graph_node")
     called = np.flatnonzero(is_host & ~is_device & (ids != NONE))
     start, end = (gathered.column(name)[called] for name in ("start_ns", "end_ns"))
     order = np.lexsort((start, ids[called]))

@@ -17,6 +17,15 @@ from moeprof.ingest.chrome_json.gathered import DEVICES, NONE, Gathered
 from moeprof.ingest.planes.device_planes import gpu_ordinal, tpu_ordinal
 from moeprof.ingest.xspace.space import Int64s
 
+
+def graph_ids(gathered: Gathered, name: str) -> Int64s:
+    """A column of a GPU's graphs; PyTorch writes 0 for what is in none."""
+    ids = gathered.column(name)
+    codes = [gathered.labels.code(category) for category in ON_DEVICE]
+    ids[(ids == 0) & np.isin(gathered.column("category"), codes)] = NONE
+    return ids
+
+
 Role = Literal["device", "host", ""]
 
 _HOST = "/host:CPU"

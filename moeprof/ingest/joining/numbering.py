@@ -70,7 +70,8 @@ def _with_common_calls(hosts: Sequence[Host]) -> Sequence[Host]:
     items: dict[str, Instruction] = {}
     for program in made:
         for item in program.module.instructions:
-            items.setdefault(item.name, item)
+            known = items.setdefault(item.name, item)
+            items[item.name] = known.of_either(item.result)
     numbered = [item._replace(id=n) for n, item in enumerate(items.values())]
     common = Program.known(made[0].name, made[0].module.entry, numbered, is_of_calls=True)
     return [

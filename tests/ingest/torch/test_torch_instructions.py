@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from moeprof.hlo.instruction import NOT_READ
 from moeprof.ingest.chrome_json.torch.instructions import call_of, made
 
 BF16, F32, LONG = "c10::BFloat16", "float", "long int"
@@ -105,9 +106,11 @@ def test_flash_attention_has_rows_before_heads():
 def test_a_convolution_by_its_windows():
     """(32 + 2 · 1 - 3) / 2 + 1 = 16."""
     inputs = [([2, 3, 32, 32], F32), ([8, 3, 3, 3], F32), ([8], F32)]
-    values = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False"]
-    found = made(call("aten::convolution", *inputs, values=values))
+    values = ["", "", "", "[1, 1]", "[2, 2]", "[1, 1]", "1"]
+    found = made(call("aten::miopen_convolution", *inputs, values=values))
     assert (found.opcode, found.result.text) == ("convolution", "f32[2,8,16,16]")
+    bad = [*values[:4], "[0, 0]", *values[5:]]
+    assert made(call("aten::miopen_convolution", *inputs, values=bad)).opcode == "custom-call"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,31 @@ def test_ranks_of_a_large_group_follow_from_start_and_stride():
 
 def test_ranks_that_are_not_told_are_not_known():
     cut = {"Process Group Ranks": "[0, 2, ..., 126]", "Group size": 64}
-    assert made(call("record_param_comms", message=MESSAGE | cut)).groups == ()
+    assert made(call("record_param_comms", message=MESSAGE | cut)).groups == NOT_READ
+
+
+def test_what_one_rank_has_the_result_of_has_no_size():
+    """HLO has no such collective, and the bus factor of another would be wrong."""
+    found = made(call("record_param_comms", message=MESSAGE | {"Collective name": "reduce"}))
+    assert found.result.size_bytes < 0
+
+
+def test_sizes_beyond_any_device_are_not_known():
+    found = made(call("aten::mm", ([2**61, 2**61], F32), ([2**61, 2**61], F32)))
+    assert found.result.size_bytes < 0
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "result"),
+    [
+        ("aten::eq", (LONG, LONG), "pred[8]"),
+        ("aten::where", ("bool", F32, F32), "f32[8]"),
+        ("aten::mul", (BF16, F32), ""),
+        ("aten::cumsum", ("bool",), "s64[8]"),
+    ],
+)
+def test_element_types_of_results(name, types, result):
+    assert made(call(name, *(([8], kind) for kind in types))).result.text == result
 
 
 def test_a_collective_of_another_name_is_no_known_one():

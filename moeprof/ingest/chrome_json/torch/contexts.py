@@ -35,14 +35,15 @@ autograd; the start of recomputing; the optimizer's work."""
 _ENGINE = "autograd::engine::evaluate_function"
 _MODULE_NAME = re.compile(r"nn\.Module: (.+)")
 _LINE = re.compile(r"(.+)\((\d+)\): (.+)")
+_TORCH = r"(^|(site|dist)-packages/)torch/"
 _LIBRARY = re.compile(
-    r"(^|/)torch/|^<|(^|/)(threading|contextlib|runpy|functools|inspect)\.py\(|"
+    _TORCH + r"|^<|(^|/)(threading|contextlib|runpy|functools|inspect)\.py\(|"
     r"(^|/)(multiprocessing|importlib|concurrent)/"
 )
 """Functions of PyTorch and of Python, that say nothing of a model."""
-_RECOMPUTING = re.compile(r"(^|/)torch/utils/checkpoint\.py\(\d+\): .*(recompute|unpack_hook)")
+_RECOMPUTING = re.compile(_TORCH + r"utils/checkpoint\.py\(\d+\): .*(recompute|unpack_hook)")
 _BACKWARD = re.compile(r"Backward\d*$")
-_OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#|(^|/)torch/(optim/|nn/utils/clip_grad\.py)")
+_OPTIMIZER = re.compile(rf"Optimizer\.(step|zero_grad)#|{_TORCH}(optim/|nn/utils/clip_grad\.py)")
 _STEP = "ProfilerStep#"
 
 

@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from moeprof.hlo.attributes import NO_ATTRIBUTES, Attributes, DotDims
-from moeprof.hlo.instruction import NO_SHAPE, Groups, Instruction
+from moeprof.hlo.instruction import NO_SHAPE, NOT_READ, Groups, Instruction
 from moeprof.hlo.shape import Shape
 from moeprof.ingest.chrome_json.device_work import GLOO
 
@@ -44,8 +45,11 @@ COLLECTIVES = {
     **{"alltoall_base": "all-to-all", "broadcast": "collective-broadcast"},
     **{"_broadcast_oop": "collective-broadcast", "send": "send", "recv": "recv"},
 }
-"""What collectives call themselves, letters of ranks and underscores aside -> HLO's opcode."""
+"""What collectives call themselves -> HLO's opcode."""
+_TO_ONE = ("reduce", "gather", "scatter")
+"""Those that one rank has the result of: HLO has none such, so their size is left unknown."""
 _MOST_RANKS = 1 << 17
+_MOST_ELEMENTS = 1 << 50  # beyond any device; more is a damaged file
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,8 @@ def _input(dims: object, kind: object) -> Shape | tuple[Shape, ...] | None:
         return None
     if kind == "TensorList" or (dims and all(isinstance(one, list) for one in dims)):
         return tuple(Shape("", _dims(one), unread="") for one in dims)
-    dtype = DTYPES.get(str(kind))
-    return Shape(dtype, _dims(dims)) if dtype else None
+    dtype, sizes = DTYPES.get(str(kind)), _dims(dims)
+    return Shape(dtype, sizes) if dtype and prod(sizes) < _MOST_ELEMENTS else None
 
 
 def _dims(given: object) -> tuple[int, ...]:
@@ -176,12 +180,26 @@ def _sized(call: Call, opcode: str) -> Made:
     tensors = call.tensors
     result, operands = NO_SHAPE, tensors
     if tensors and _SAME.fullmatch(plain):
-        first = tensors[0]
-        dims = first.dims if plain.endswith("_") else _spread([one.dims for one in tensors])
-        result = Shape(first.dtype, dims) if dims is not None and first.is_array else NO_SHAPE
+        is_in_place = plain.endswith("_")
+        dims = tensors[0].dims if is_in_place else _spread([one.dims for one in tensors])
+        dtype = tensors[0].dtype if is_in_place else _result_dtype(plain, tensors)
+        result = Shape(dtype, dims) if dims is not None and dtype else NO_SHAPE
         if plain in ("copy_", "fill_", "zero_"):
             operands = tensors[1:]
     return Made(opcode, result, operands, target=call.name if opcode == "custom-call" else "")
+
+
+_COMPARES = re.compile(r"eq|ne|lt|le|gt|ge|logical_\w+|isnan|isinf|isfinite")
+
+
+def _result_dtype(plain: str, tensors: Sequence[Shape]) -> str:
+    """Element type of what an op makes of its inputs; empty where they differ in theirs."""
+    if _COMPARES.fullmatch(plain):
+        return "pred"
+    dtypes = {one.dtype for one in (tensors[1:] if plain == "where" else tensors)}
+    if plain == "cumsum" and not tensors[0].is_float:
+        return "s64"
+    return dtypes.pop() if len(dtypes) == 1 else ""
 
 
 def _spread(dims: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
@@ -209,7 +227,7 @@ def _product(first: int, second: int) -> Callable[[Call], Made | None]:
             return None
         batch = tuple(range(rank - 2))
         numbers = DotDims((rank - 1,), (rank - 2,), batch, batch)
-        dtype = lhs.dtype
+        dtype = "s32" if call.name.endswith("_int_mm") else lhs.dtype
         if call.name.endswith("_scaled_mm"):
             dtype = next((_SCALAR_TYPES[v] for v in call.values if v in _SCALAR_TYPES), "bf16")
         result = Shape(dtype, (*lhs.dims[:-1], rhs.dims[-1]))
@@ -296,26 +314,26 @@ def _attention(call: Call) -> Made | None:
 
 
 _WINDOWS = {
-    **dict.fromkeys(("convolution", "_convolution"), (3, 4, 5)),
     **dict.fromkeys(("mkldnn_convolution", "miopen_convolution"), (4, 3, 5)),
     "cudnn_convolution": (3, 2, 4),
 }
-"""ATen's convolutions -> places of stride, padding and dilation (native_functions.yaml)."""
+"""ATen's convolutions -> places of stride, padding and dilation (native_functions.yaml). Those that
+only call one of these compute nothing themselves."""
 
 
 def _convolution(call: Call) -> Made | None:
     """Input [N, C, …] by kernel [O, C / groups, …]; sizes by padding, stride and dilation."""
-    pair = call.inputs[:2]
-    if len(pair) < 2 or not isinstance(pair[0], Shape) or not isinstance(pair[1], Shape):
+    pair = [one for one in call.inputs[:2] if isinstance(one, Shape)]
+    if len(pair) < 2:
         return None
     image, kernel = pair
-    assert isinstance(image, Shape)
-    assert isinstance(kernel, Shape)
     plain = call.name.rpartition("::")[2]
     stride, padding, dilation = (_numbers(call.value(at)) for at in _WINDOWS[plain])
     sizes = []
     for at, size in enumerate(image.dims[2:]):
         if at >= min(len(stride), len(padding), len(dilation), len(kernel.dims) - 2):
+            return None
+        if stride[at] < 1:
             return None
         reach = dilation[at] * (kernel.dims[2 + at] - 1) + 1
         sizes.append((size + 2 * padding[at] - reach) // stride[at] + 1)
@@ -346,7 +364,7 @@ def _collective(call: Call) -> Made:
     message = call.message or {}
     plain = str(message.get("Collective name", "")).removeprefix("nccl:").lower()
     opcode = COLLECTIVES.get(plain, "custom-call")
-    dtype = _MESSAGE_DTYPES.get(str(message.get("dtype", "")), "")
+    dtype = _MESSAGE_DTYPES.get(str(message.get("dtype", "")), "") if plain not in _TO_ONE else ""
     sent, received = (_count(message.get(f"{way} msg nelems")) for way in ("In", "Out"))
     result = Shape(dtype, (received,)) if dtype and received >= 0 else NO_SHAPE
     operands = (Shape(dtype, (sent,)),) if dtype and sent >= 0 else ()
@@ -359,7 +377,7 @@ def _count(value: object) -> int:
 
 
 def _groups(message: Mapping[str, object]) -> Groups:
-    """The ranks of the group; none where they are not all told."""
+    """The ranks of the group, `NOT_READ` where they are not all listed and follow from nothing."""
     size = _count(message.get("Group size"))
     listed = message.get("Process Group Ranks")
     text = listed if isinstance(listed, str) else json.dumps(listed or [])
@@ -369,7 +387,7 @@ def _groups(message: Mapping[str, object]) -> Groups:
     start, stride = (_count(message.get(f"Global rank {key}")) for key in ("start", "stride"))
     if 0 < size <= _MOST_RANKS and start >= 0 and stride > 0:
         return (tuple(range(start, start + size * stride, stride)),)
-    return ()
+    return NOT_READ
 
 
 def instruction(made: Made, name: str, operands: Sequence[str], **more: object) -> Instruction:

@@ -8,6 +8,7 @@ op has the same name in every step, in the files of other ranks and in other run
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from moeprof.hlo.instruction import Instruction, frames_text
 from moeprof.hlo.program import STAND_IN
 from moeprof.ingest.chrome_json.device_work import DeviceWork
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
-from moeprof.ingest.chrome_json.processes import ON_DEVICE
+from moeprof.ingest.chrome_json.processes import ON_DEVICE, graph_ids
 from moeprof.ingest.chrome_json.torch.contexts import (
     ANNOTATION,
     CPU_OP,
@@ -90,8 +91,10 @@ def torch_ops(gathered: Gathered, found: DeviceWork, runs: Int64s, keep: Flags) 
     contexts = contexts_of(gathered, keep & (is_call | is_around))
     is_host = np.isin(found.places, contexts.places)  # work of a CPU
     launched = np.where(is_host, found.places, _launches(gathered, found, is_call))
+    is_replayed = _is_replayed(gathered, found, launched)
     call = _calls(gathered, found, contexts, launched, keep & is_op)
-    units = _units(gathered, found, contexts, launched, call, runs)
+    call[is_replayed] = -1
+    units = _units(gathered, found, contexts, np.where(is_replayed, -1, launched), call, runs)
     labels, instructions = _named(gathered, contexts, units)
     op = np.where(units.of >= 0, np.append(labels, 0)[units.of], 0)
     program = Program.known(PROGRAM, _ENTRY, instructions, is_of_calls=True)
@@ -140,7 +143,7 @@ def _launches(gathered: Gathered, found: DeviceWork, is_call: Flags) -> Int64s:
         return np.full(len(found.places), -1, np.int64)
     mine = ids[found.places]
     at = np.minimum(np.searchsorted(ids[calls], mine), len(calls) - 1)
-    return np.where((ids[calls][at] == mine) & (mine != NONE), calls[at], -1)
+    return np.where((ids[calls][at] == mine) & (mine > 0), calls[at], -1)
 
 
 def _calls(
@@ -168,7 +171,7 @@ def _is_replayed(gathered: Gathered, found: DeviceWork, launched: Int64s) -> Fla
     texts = gathered.labels.texts
     named = gathered.column("event")[np.maximum(launched, 0)]
     graphs = [label for label in np.unique(named).tolist() if "GraphLaunch" in texts[label]]
-    node = gathered.column("graph_node")[found.places]
+    node = graph_ids(gathered, "graph_node")[found.places]
     is_replayed: Flags = np.isin(named, graphs) | (node != NONE)
     return is_replayed
 
@@ -187,6 +190,7 @@ class _Units(NamedTuple):
     is_bare: Flags
     start_ns: Int64s
     run: Int64s
+    device: Int64s
     of: Int64s
 
 
@@ -203,9 +207,9 @@ def _units(
 ) -> _Units:
     """The unit of each piece: the run of its op, else itself where something is around its launch.
 
-    Of copies by the driver and of a graph's kernels the launch says nothing.
+    Of copies by the driver the launch says nothing.
     """
-    bare = np.flatnonzero((call < 0) & (launched >= 0) & ~_is_replayed(gathered, found, launched))
+    bare = np.flatnonzero((call < 0) & (launched >= 0))
     around = contexts.of[np.searchsorted(contexts.places, launched[bare])]
     named = gathered.column("event")[found.places[bare]]
     texts = gathered.labels.texts
@@ -223,10 +227,11 @@ def _units(
     return _Units(
         context=contexts.of[np.searchsorted(contexts.places, spans)],
         event=gathered.column("event")[events],
-        inputs=_inputs(gathered, np.where(np.arange(len(events)) < len(places), events, -1)),
+        inputs=_inputs(gathered, events),
         is_bare=np.arange(len(events)) >= len(places),
         start_ns=gathered.column("start_ns")[spans],
         run=np.concatenate([runs[pieces][first], runs[bare]]),
+        device=found.work["device"].to_numpy()[np.concatenate([pieces[first], bare])],
         of=of,
     )
 
@@ -254,40 +259,48 @@ def _named(
         context = contexts.contexts[number]
         call = call_of(texts[event], *(texts[label] for label in inputs))
         if is_bare:
-            call = Call(call.name, message=gloo_message(call.name))
+            call = replace(call, message=call.message or gloo_message(call.name))
             context = replace(context, scopes=(*context.scopes, "kernel"))
         calls.append((call, context))
         stems.append(_stem_of(call, context, [texts[label] for label in inputs[:2]]))
     numbers = {stem: number for number, stem in enumerate(dict.fromkeys(stems))}
     group = np.array([numbers[stem] for stem in stems], np.int64)[kind]
-    turns = _turns(group, units.run, units.start_ns)
-    places = _turns(np.zeros(len(kind), np.int64), units.run, units.start_ns)
+    devices = int(units.device.max(initial=0)) + 1
+    turns = _turns(group * devices + units.device, units.run, units.start_ns)
+    places = _turns(units.device, units.run, units.start_ns)
     made_: dict[str, Instruction] = {}
     names = []
     for k, turn, place in zip(kind.tolist(), turns.tolist(), places.tolist(), strict=True):
         names.append(f"{stems[k]}.{turn}" if turn else stems[k])
         if names[-1] not in made_:
             _add(made_, names[-1], *calls[k], place)
+        elif calls[k][0].message is not None:
+            made_[names[-1]] = made_[names[-1]].of_either(made(calls[k][0]).result)
     labels = np.array([gathered.labels.code(name) for name in names], np.int64)
     return labels, [*made_.values()]
 
 
-def _stem_of(call: Call, context: Context, inputs: Sequence[str]) -> str:
-    """The beginning of a call's name.
+_GROUP = (
+    *("Collective name", "Process Group Name", "Process Group Ranks", "Group size"),
+    *("Global rank start", "Global rank stride"),
+)
+"""What tells a group's collective. How much each rank sends differs by rank and step."""
 
-    A collective is that of its group, whatever each rank sends: all ranks of a group make the same
-    calls in the same order.
-    """
-    if call.message is not None:
-        group = call.message.get("Process Group Name", "")
-        return f"{made(call).opcode}.{group}".rstrip(".")
-    parts = (call.name, context.path, frames_text(context.frames), *inputs)
+
+def _stem_of(call: Call, context: Context, inputs: Sequence[str]) -> str:
+    """The beginning of a call's name, which follows from all that is the same wherever it runs."""
+    parts = [call.name, context.path, frames_text(context.frames)]
+    if call.message is None:
+        parts += inputs
+    else:
+        parts += [str(call.message.get(key, "")) for key in _GROUP]
     digest = int.from_bytes(hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest())
     letters = []
     for _ in range(_LETTERS):
         digest, rest = divmod(digest, len(_DIGITS))
         letters.append(_DIGITS[rest])
-    plain = call.name.rpartition("::")[2].strip("_") or "op"
+    name = made(call).opcode if call.message is not None else call.name.rpartition("::")[2]
+    plain = name.strip("_") or "op"
     return f"{'_'.join(plain.split())[:60]}.{''.join(letters)}"
 
 
@@ -306,17 +319,20 @@ def _add(
     instructions: dict[str, Instruction], name: str, call: Call, context: Context, place: int
 ) -> None:
     """Add an instruction, the call of that place in a step, and what stands for its inputs."""
-    one = made(call)
+    one, seen = made(call), Counter[str]()
+    operands = []
     for shape in one.operands:
         text = shape.text or "list"
-        if text not in instructions:
-            instructions[text] = Instruction(
-                text, STAND_IN, shape, size_bytes=shape.size_bytes, computation=_ENTRY
+        operands.append(f"{text}.{seen[text]}" if seen[text] else text)  # each is read by itself
+        seen[text] += 1
+        if operands[-1] not in instructions:
+            instructions[operands[-1]] = Instruction(
+                operands[-1], STAND_IN, shape, size_bytes=shape.size_bytes, computation=_ENTRY
             )
     instructions[name] = instruction(
         one,
         name,
-        [shape.text or "list" for shape in one.operands],
+        operands,
         computation=_ENTRY,
         op_name=context.path,
         frames=context.frames,
