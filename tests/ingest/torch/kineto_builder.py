@@ -50,13 +50,25 @@ class Kineto:
         self._event("cpu_op", name, at, length, thread=thread, **args)
         return self._ids + 100
 
-    def kernel(self, name, at, length, *, launch, op=None, thread=HOST, call="cudaLaunchKernel"):
+    def kernel(
+        self, name, at, length, *, launch, op=None, thread=HOST, call="cudaLaunchKernel", **more
+    ):
         """A kernel, launched by a call at ``launch``, with the id of an op where one is known."""
         self._ids += 1
         args = {"correlation": self._ids} | ({"External id": op} if op else {})
         self._event("cuda_runtime", call, launch, 1, thread=thread, cbid=211, **args)
-        more = {"device": GPU, "stream": STREAM, "context": 1, "grid": [1, 1, 1]}
-        self._event("kernel", name, at, length, GPU, STREAM, **args, **more)
+        gpu = more.pop("gpu", GPU)
+        more |= {"device": gpu, "stream": STREAM, "context": 1, "grid": [1, 1, 1]}
+        self._event("kernel", name, at, length, gpu, STREAM, **args, **more)
+
+    def collective(self, name, at, elements, *, group, ranks, late=0, length=5):
+        """A collective of NCCL, as torch.distributed notes it down."""
+        message = {"Collective name": name, "Process Group Name": group, "dtype": "BFloat16"}
+        message |= {"In msg nelems": elements, "Out msg nelems": elements}
+        message |= {"Group size": len(ranks), "Process Group Ranks": str(ranks)}
+        op = self.op("record_param_comms", at, 20, more=message)
+        kernel = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+        self.kernel(kernel, at + 10 + late, length, launch=at + 5, op=op)
 
     def write(self, path):
         """The file."""

@@ -4,6 +4,8 @@ import numpy as np
 from kineto_builder import Kineto
 
 from moeprof.analyzers.attribution import work_in_steps
+from moeprof.analyzers.classify import classify
+from moeprof.analyzers.costs.table import costs_of
 from moeprof.ingest.run import open_run
 
 ENGINE = "autograd::engine::evaluate_function: "
@@ -13,7 +15,7 @@ BACKWARD = 200
 def paths(trace):
     """Path of the op of each kernel, by the kernel's name."""
     rows = trace.events["instruction"].to_numpy()
-    found = trace.hlo_ops["op_name"].to_numpy()[np.maximum(rows, 0)]
+    found = np.append(trace.hlo_ops["op_name"].to_numpy(), "")[rows]
     names = trace.events["name"].astype(str)
     return {
         name: path if row >= 0 else "" for name, path, row in zip(names, found, rows, strict=True)
@@ -170,6 +172,62 @@ def test_kernels_of_a_graph_have_no_op_of_their_own(tmp_path):
     }
 
 
+def test_kernels_of_a_graph_that_an_op_launches_are_not_its_own(tmp_path):
+    """As with ``mode="reduce-overhead"``: the region is no part of the model."""
+    kineto = Kineto()
+    kineto.step(1, 0, 1000)
+    kineto.function("nn.Module: Attention_0", 10, 100)
+    op = kineto.op("Torch-Compiled Region: 0/0", 20, 50)
+    kineto.kernel("in a graph", 30, 5, launch=25, op=op, call="cudaGraphLaunch")
+    assert paths(opened(kineto, tmp_path)) == {"in a graph": ""}
+
+
+def test_a_graph_of_number_0_is_none(tmp_path):
+    """Kineto built with CUDA 12 or later writes 0 for every kernel outside of graphs."""
+    kineto = Kineto()
+    kineto.step(1, 0, 1000)
+    kineto.function("nn.Module: Experts_0", 10, 100)
+    ids = {"graph id": 0, "graph node id": 0}
+    kineto.kernel("my_kernel", 30, 5, launch=25, **ids)
+    trace = opened(kineto, tmp_path)
+    assert paths(trace) == {"my_kernel": "torch/forward/Experts_0/kernel"}
+    assert trace.events["graph_node"].tolist() == [-1]
+
+
+def test_gpus_of_one_process_share_their_ops_names(tmp_path):
+    """The k-th run on each: which of two threads comes first differs from step to step."""
+    kineto = Kineto()
+    for step in (1, 2):
+        kineto.step(step, 1000 * step, 900)
+        for gpu in (0, 1):
+            at = 1000 * step + (50 if gpu == step - 1 else 10)
+            op = kineto.op("aten::mul", at, 20, thread=300 + gpu)
+            kineto.kernel("mul", at + 10, 5, launch=at + 5, op=op, thread=300 + gpu, gpu=gpu)
+    trace = opened(kineto, tmp_path)
+    assert trace.events["op"].nunique() == 1
+    assert sorted(trace.events["device"]) == [0, 0, 1, 1]
+
+
+def test_what_a_hook_gathers_in_the_backward_pass_is_no_combine(tmp_path):
+    kineto = Kineto()
+    kineto.step(1, 0, 1000)
+    kineto.function("nn.Module: FSDPMoE_0", 10, 80)
+    kineto.function("moe.py(10): combine", 12, 70)
+    kineto.op("aten::add", 20, 20, sequence=7)
+    kineto.op(f"{ENGINE}AddBackward0", 200, 100, thread=BACKWARD, sequence=7, forward=1)
+    kineto.op("AddBackward0", 201, 98, thread=BACKWARD, sequence=7, forward=1)
+    for at, name in ((210, "FSDP::all_gather (layers.1)"), (250, "some hook")):
+        kineto.annotation(name, at, 30, thread=BACKWARD)
+        message = {"Collective name": "_allgather_base", "Process Group Name": "0"}
+        message |= {"Group size": 1, "Process Group Ranks": "[0]", "dtype": "Float"}
+        op = kineto.op("record_param_comms", at + 5, 20, thread=BACKWARD, more=message)
+        kineto.kernel(
+            "ncclDevKernel_AllGather_RING_LL(x)", at + 12, 3, launch=at + 8, op=op, thread=BACKWARD
+        )
+    work = work_in_steps(opened(kineto, tmp_path)).sort_values("start_ns")
+    assert work["component"].tolist() == ["weight_gather", "collectives"]
+
+
 def test_a_name_with_slashes_is_one_scope(tmp_path):
     kineto = Kineto()
     kineto.step(1, 0, 1000)
@@ -192,6 +250,63 @@ def test_runs_of_the_same_op_in_a_step_are_ops_of_their_own(tmp_path):
     trace = opened(kineto, tmp_path)
     table = trace.events.groupby(["op", "step"], observed=True).size().unstack()
     assert table.to_numpy().tolist() == [[2, 2], [2, 2]]
+
+
+def test_one_more_collective_shifts_no_other(tmp_path):
+    """Logging in the first step: the exchanges of the others keep their part and size."""
+    kineto = Kineto(0, 2)
+    for step in (1, 2):
+        at = 1000 * step
+        kineto.step(step, at, 900)
+        if step == 1:
+            kineto.annotation("logging", at + 10, 40)
+            kineto.collective("all_to_allv", at + 15, 8, group="ep", ranks=[0, 1])
+        for name, begin, size in (("token_dispatch", 110, 1000), ("token_combine", 210, 4000)):
+            kineto.annotation(name, at + begin, 40)
+            kineto.collective("all_to_allv", at + begin + 5, size, group="ep", ranks=[0, 1])
+    trace = opened(kineto, tmp_path)
+    parts = classify(trace.programs).set_index("op")["component"]
+    sizes = trace.hlo_ops.set_index("op")["size_bytes"]
+    ops = trace.events.sort_values("start_ns")["op"].astype(str)
+    assert [(parts[op], sizes[op]) for op in ops] == [
+        *[("collectives", 16), ("dispatch", 2000), ("combine", 8000)],
+        *[("dispatch", 2000), ("combine", 8000)],
+    ]
+
+
+def test_a_message_whose_size_differs_by_rank_has_no_size(tmp_path):
+    for rank in (0, 1):
+        kineto = Kineto(rank, 2)
+        kineto.step(1, 1000, 900)
+        kineto.collective("all_to_allv", 1050, 100 * (rank + 1), group="ep", ranks=[0, 1])
+        kineto.write(tmp_path / f"rank{rank}.pt.trace.json")
+    trace = open_run(tmp_path)
+    ran = trace.hlo_ops[trace.hlo_ops["opcode"] == "all-to-all"]
+    assert ran["size_bytes"].tolist() == [-1]
+
+
+def test_groups_of_one_name_are_apart_by_their_ranks(tmp_path):
+    """A counter names groups: "2" is [0, 1] on two ranks and [2, 3] on the others."""
+    for rank in range(4):
+        kineto = Kineto(rank, 4)
+        kineto.step(1, 1000, 900)
+        ranks = [0, 1] if rank < 2 else [2, 3]
+        kineto.collective("all_to_allv", 1050, 100, group="2", ranks=ranks)
+        kineto.write(tmp_path / f"rank{rank}.pt.trace.json")
+    trace = open_run(tmp_path)
+    ran = trace.hlo_ops[trace.hlo_ops["opcode"] == "all-to-all"]
+    assert sorted(ran["replica_groups"]) == ["{{0,1}}", "{{2,3}}"]
+
+
+def test_inputs_of_one_shape_are_read_each(tmp_path):
+    """A bf16 product of 1024 x 1024 matrices reads two and writes one: 3 * 2 MiB."""
+    kineto = Kineto()
+    kineto.step(1, 0, 1000)
+    op = kineto.op("aten::mm", 20, 20, inputs=[([1024, 1024], "c10::BFloat16")] * 2)
+    kineto.kernel("mm", 30, 5, launch=25, op=op)
+    costs = costs_of(opened(kineto, tmp_path))
+    assert costs["bytes"].tolist() == [3 * 2 * 2**20]
+    assert costs["flops"].tolist() == [2 * 1024**3]
 
 
 def test_ranks_whose_ops_differ_share_the_collective(tmp_path):
