@@ -18,7 +18,8 @@ from moeprof.tables.intervals import last_begun
 FIRST_RUN = 2**39
 """The first id of executions by step: above those of runtimes, below made up ones."""
 
-_KINETO_STEP = "ProfilerStep#"
+KINETO_STEP = "ProfilerStep#"
+"""What PyTorch's profiler names a step, its number behind it."""
 _NUMBERED = re.compile(r"(?:(.*) )?([0-9]{1,18})", re.DOTALL)
 
 
@@ -47,7 +48,7 @@ def annotated(gathered: Gathered, found: DeviceWork, keep: Flags) -> JsonSteps:
     texts = gathered.labels.texts
     number, named = gathered.column("step_num"), gathered.column("event")
     is_kineto = np.isin(
-        named, [code for code, text in enumerate(texts) if text.startswith(_KINETO_STEP)]
+        named, [code for code, text in enumerate(texts) if text.startswith(KINETO_STEP)]
     ) & (gathered.column("category") == gathered.labels.code("user_annotation"))
     is_marker = keep & ~found.gpu.is_step & ((number != NONE) | is_kineto)
     if not is_marker.any() and found.gpu.is_step.any():
@@ -93,7 +94,7 @@ def _told_steps(
     told = []
     for name, number, part, kineto in zip(names, numbers, parts, is_kineto, strict=True):
         if kineto:
-            told.append((_KINETO_STEP, number_in(name.removeprefix(_KINETO_STEP))))
+            told.append((KINETO_STEP, number_in(name.removeprefix(KINETO_STEP))))
         elif part is None or name in plain:
             told.append((name, number))
         else:

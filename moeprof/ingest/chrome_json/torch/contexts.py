@@ -20,6 +20,7 @@ import numpy as np
 
 from moeprof.hlo.instruction import Frame
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
+from moeprof.ingest.chrome_json.steps import KINETO_STEP
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.intervals import nesting
 
@@ -44,7 +45,6 @@ _LIBRARY = re.compile(
 _RECOMPUTING = re.compile(_TORCH + r"utils/checkpoint\.py\(\d+\): .*(recompute|unpack_hook)")
 _BACKWARD = re.compile(r"Backward\d*$")
 _OPTIMIZER = re.compile(rf"Optimizer\.(step|zero_grad)#|{_TORCH}(optim/|nn/utils/clip_grad\.py)")
-_STEP = "ProfilerStep#"
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _kind_of_op(name: str) -> int:
 
 
 def _kind_of_annotation(name: str) -> int:
-    if name.startswith(_STEP):
+    if name.startswith(KINETO_STEP):
         return _PASSED
     return _APART if _OPTIMIZER.search(name) else _SCOPE
 

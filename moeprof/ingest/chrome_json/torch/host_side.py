@@ -9,7 +9,7 @@ import pandas as pd
 
 from moeprof.ingest.chrome_json.device_work import DeviceWork
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
-from moeprof.ingest.chrome_json.steps import JsonSteps
+from moeprof.ingest.chrome_json.steps import KINETO_STEP, JsonSteps
 from moeprof.ingest.chrome_json.torch.contexts import ANNOTATION as ANNOTATIONS
 from moeprof.ingest.chrome_json.torch.contexts import CPU_OP
 from moeprof.ingest.xspace.space import Flags, Int64s
@@ -32,7 +32,6 @@ _KINDS = tuple(
     )
 )
 """Calls of CUDA's and HIP's runtime, and what `torch.utils.data` annotates."""
-_STEP = "ProfilerStep#"
 
 Sides = tuple[pd.DataFrame, pd.DataFrame]
 """`LAUNCHES` and `HOST_EVENTS` of one host."""
@@ -73,7 +72,9 @@ def _events(gathered: Gathered, steps: JsonSteps, is_host: Flags) -> pd.DataFram
     kinds = np.array([_kind_of(texts[label]) for label in labels.tolist()], object)
     kind = np.full(len(named), "", object)
     kind[is_host] = kinds[np.searchsorted(labels, named[is_host])] if len(labels) else ""
-    is_told = np.array([not texts[label].startswith(_STEP) for label in labels.tolist()], bool)
+    is_told = np.array(
+        [not texts[label].startswith(KINETO_STEP) for label in labels.tolist()], bool
+    )
     is_annotation = is_host & (category == code(ANNOTATIONS)) & (kind == "")
     is_annotation[is_host] &= is_told[np.searchsorted(labels, named[is_host])]
     kind[is_annotation] = ANNOTATION
