@@ -10,8 +10,9 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
+from enum import IntEnum
 
 import numpy as np
 
@@ -37,6 +38,7 @@ _TEXTS = {
     "op_name": ("name", "long_name", "tf_op"),
     "details": ("kernel_details", "memcpy_details", "Memset_details"),
 }
+_NO_MODULE = "XlaModule:"
 _LABELLED = ("process", "thread", "category", "event", *_TEXTS)
 _COLUMNS = ("process", "thread", "category", "event", "start_ns", "end_ns", *_NUMBERS, *_TEXTS)
 _PLACE = {name: place for place, name in enumerate(_COLUMNS)}
@@ -62,15 +64,50 @@ _LAUNCH = "gpu_launch"  # XProf ties launch and kernel by an id of their flow, w
 _NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
 NONE = -(2**62)
 """Stands for a number that an event lacks."""
-_BLANK = [NONE if name in _NUMBERS else 0 for name in _COLUMNS]
+BLANK = [NONE if name in _NUMBERS else 0 for name in _COLUMNS]
+"""The row of an event without arguments."""
+_LABELLED_PLACES = [_PLACE[name] for name in _LABELLED]
+_LABELLED_CALLS = [*range(CALL_COLUMNS.index("dims"), len(CALL_COLUMNS))]
 UNUSABLE = "events without a name or a number for a stamp"
 NO_PHASE = "events without a phase"
 """Kinds of events that are lost: what they stood for is not known."""
 DEVICES = 2**31
 """Ordinals of devices are below it."""
 
+
+class Role(IntEnum):
+    """What a text of the description of the columns stands for; see native/chrome_json/reader.h."""
+
+    NUMBER = 0
+    TEXT = 1
+    CALL_NUMBER = 2
+    CALL_TEXT = 3
+    MESSAGE = 4
+    CALLS = 5
+    LAUNCH = 6
+    IGNORED = 7
+
+
+def description() -> Iterator[tuple[Role, int, str]]:
+    """What tells which column, for the native reader: role, place of the column, text.
+
+    Several arguments of one column stand in order of precedence.
+    """
+    for role, columns in ((Role.NUMBER, _NUMBERS), (Role.TEXT, _TEXTS)):
+        for column, keys in columns.items():
+            yield from ((role, _PLACE[column], key) for key in keys)
+    yield from ((Role.CALL_NUMBER, place, key) for place, key in enumerate(_AUTOGRAD, 1))
+    yield from ((Role.CALL_TEXT, place, key) for place, key in enumerate(_INPUTS, 3))
+    yield from ((Role.MESSAGE, len(CALL_COLUMNS) - 1, key) for key in _MESSAGE)
+    yield from ((Role.CALLS, 0, category) for category in sorted(_CALLS))
+    yield Role.LAUNCH, _PLACE["correlation"], _LAUNCH
+    yield Role.IGNORED, 0, _NO_MODULE
+
+
 _LONGEST_NUMBER = 40
 _LARGEST = 2**62
+PYTHON_CALLS = "Python calls"
+OTHERS = "other trace events"
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -117,7 +154,7 @@ class Gathered:
             elif phase == "E":
                 self._add_ended(event)
             elif isinstance(phase, str):
-                self.dropped["other trace events"] += 1
+                self.dropped[OTHERS] += 1
             elif event:  # an empty one ends the traces that JAX writes
                 self.dropped[NO_PHASE] += 1
 
@@ -151,13 +188,13 @@ class Gathered:
         """These events alone, with labels of their own, and the processes of these names."""
         found, texts = Gathered(Labels()), self.labels.texts
         table = self._table()[mine]
-        for place in (_PLACE[name] for name in _LABELLED):
+        for place in _LABELLED_PLACES:
             table[:, place] = found.labels.codes(texts, table[:, place])
         found._rows = array("q", table.tobytes())
         calls = np.stack([*self.calls().values()], axis=1)
         calls = calls[mine[calls[:, 0]]]
         calls[:, 0] = (np.cumsum(mine) - 1)[calls[:, 0]]
-        for place in range(len(CALL_COLUMNS) - 4, len(CALL_COLUMNS)):
+        for place in _LABELLED_CALLS:
             calls[:, place] = found.labels.codes(texts, calls[:, place])
         found._calls = array("q", calls.tobytes())
         found.names = dict(names)
@@ -166,6 +203,21 @@ class Gathered:
         found.renamed = {key: both for key, both in self.renamed.items() if key in names}
         found.complete = int(mine.sum())
         return found
+
+    def take(self, rows: Int64s, calls: Int64s, codes: Int64s) -> None:
+        """Take in rows of `BLANK`'s columns, and calls whose place counts from the first row.
+
+        Labels stand in them as places in ``codes``. Both are changed.
+        """
+        calls[:, 0] += len(self._rows) // len(_COLUMNS)
+        for table, labelled in ((rows, _LABELLED_PLACES), (calls, _LABELLED_CALLS)):
+            table[:, labelled] = codes[table[:, labelled]]
+        self._rows.frombytes(rows.tobytes())
+        self._calls.frombytes(calls.tobytes())
+
+    def written(self, how: Written, value: object) -> int:
+        """The code of a value that is written so."""
+        return self._code(_TEXT_OF[how](value))
 
     def _code(self, text: str) -> int:
         code = self._codes.get(text)
@@ -191,7 +243,7 @@ class Gathered:
         self.complete += 1
         name, given = event.get("name"), event.get("args")
         if isinstance(name, str) and name.startswith("$"):
-            self.dropped["Python calls"] += 1
+            self.dropped[PYTHON_CALLS] += 1
             return
         start = nanoseconds(event.get("ts"))
         length = nanoseconds(event.get("dur"))
@@ -199,7 +251,7 @@ class Gathered:
             self.dropped[UNUSABLE] += 1
             return
         args = given if isinstance(given, dict) else {}
-        code, row = self._code, _BLANK.copy()
+        code, row = self._code, BLANK.copy()
         row[:6] = (
             code(_id(event.get("pid"))),
             code(_id(event.get("tid"))),
@@ -213,9 +265,10 @@ class Gathered:
             if slot is not None:
                 place, keys, is_text = slot
                 row[place] = code(_first_text(args, keys)) if is_text else _first_number(args, keys)
-        if event.get("cat") in _CALLS and not _TELLING.isdisjoint(args):
+        category = event.get("cat") if isinstance(event.get("cat"), str) else ""
+        if category in _CALLS and not _TELLING.isdisjoint(args):
             self._add_call(args)
-        if event.get("cat") == _LAUNCH and row[_PLACE["correlation"]] == NONE:
+        if category == _LAUNCH and row[_PLACE["correlation"]] == NONE:
             row[_PLACE["correlation"]] = _first_number(event, ("bind_id",))
         self._rows.extend(row)
 
@@ -269,9 +322,24 @@ def _first_number(args: dict[str, object], keys: tuple[str, ...]) -> int:
 def _first_text(args: dict[str, object], keys: tuple[str, ...]) -> str:
     for key in keys:
         value = args.get(key)
-        if isinstance(value, str) and value and value != "XlaModule:":
+        if isinstance(value, str) and value and value != _NO_MODULE:
             return value
     return ""
+
+
+class Written(IntEnum):
+    """How a value becomes a label; see native/chrome_json/texts.h."""
+
+    ID = 0
+    TEXT = 1
+    JSON = 2
+
+
+_TEXT_OF: dict[Written, Callable[[object], str]] = {
+    Written.ID: _id,
+    Written.TEXT: _text,
+    Written.JSON: _json,
+}
 
 
 # How many nanoseconds is a stamp that is written in microseconds?
