@@ -1,6 +1,7 @@
 #include "chrome_json/reader.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace moeprof::chrome {
 namespace {
@@ -184,8 +185,9 @@ bool Reader::TakeEvent(Report* report) {
   if (letter == "X") return TakeComplete(report);
   if (letter == "M" || letter == "B" || letter == "E") return false;
   // The caller counts the first one itself, so that kinds stand in the order of their appearance.
-  if (has_others_) ++report->others;
-  return has_others_ || ((has_others_ = true), false);
+  if (!std::exchange(has_others_, true)) return false;
+  ++report->others;
+  return true;
 }
 
 bool Reader::TakeComplete(Report* report) {
@@ -195,8 +197,10 @@ bool Reader::TakeComplete(Report* report) {
   const std::string_view called = name.Inside();
   if (!called.empty() && called[0] == '\\') return false;
   if (!called.empty() && called[0] == '$') {
-    if (has_python_calls_) ++report->complete, ++report->python_calls;
-    return has_python_calls_ || ((has_python_calls_ = true), false);
+    if (!std::exchange(has_python_calls_, true)) return false;
+    ++report->complete;
+    ++report->python_calls;
+    return true;
   }
   int64_t start, length;
   if (!Nanoseconds(keys_[kTs], &start) || !Nanoseconds(keys_[kDur], &length)) return false;

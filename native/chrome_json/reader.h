@@ -37,18 +37,19 @@ enum class Stop : int32_t {
   kOther = 4,  // what follows is no event, or no JSON
 };
 
-// Rows and calls, and the texts in all, that stand in the columns; how many events were counted.
+// What one reading made; `_Report` in native_elements.py.
 struct Report {
   int64_t at = 0;   // where reading stopped
   int64_t end = 0;  // of the event there
   int64_t rows = 0;
   int64_t calls = 0;
-  int64_t complete = 0;
-  int64_t python_calls = 0;
-  int64_t others = 0;
+  int64_t complete = 0;      // events, of which all but Python calls have a row
+  int64_t python_calls = 0;  // passed over
+  int64_t others = 0;        // of other phases, passed over
 };
 
-// Where rows go: the caller's memory, row by row.
+// Where rows go: the caller's memory, row by row; `_Room` in native_elements.py. Labels stand in
+// them as codes of the texts.
 struct Room {
   int64_t rows = 0;  // how many there is room for, and as many calls
   int64_t columns = 0;
