@@ -138,8 +138,8 @@ class Gathered:
         self.complete = 0
         self._open: dict[tuple[str, str], list[Event]] = {}  # begun on a thread, and not yet ended
         self._codes: dict[str, int] = {}
-        self._rows = array("q")  # all columns of one event behind each other
-        self._calls = array("q")  # the same of `CALL_COLUMNS`, of events that have any
+        self._columns = [array("q") for _ in _COLUMNS]
+        self._calls = [array("q") for _ in CALL_COLUMNS]
 
     def add(self, events: Iterable[Event]) -> None:
         """Take in events."""
@@ -172,31 +172,23 @@ class Gathered:
         self._add_complete({**begin, "dur": length, "args": args})
 
     def column(self, name: str) -> Int64s:
-        """A column, int64; texts are codes of the labels, numbers that are absent `NONE`."""
-        return self._table()[:, _PLACE[name]].copy()
+        """A column, int64; texts are codes of the labels, numbers that are absent `NONE`.
 
-    def _table(self) -> Int64s:
-        """All rows. No event can be added as long as it is in use."""
-        return np.frombuffer(self._rows, np.int64).reshape(-1, len(_COLUMNS))
+        It cannot be written to, and no event can be added as long as it is in use.
+        """
+        return _view(self._columns[_PLACE[name]])
 
     def calls(self) -> dict[str, Int64s]:
         """`CALL_COLUMNS`, of the events that have any; numbers that are absent `NONE`."""
-        table = np.frombuffer(self._calls, np.int64).reshape(-1, len(CALL_COLUMNS))
-        return {name: table[:, place].copy() for place, name in enumerate(CALL_COLUMNS)}
+        return dict(zip(CALL_COLUMNS, map(_view, self._calls), strict=True))
 
     def part(self, mine: Flags, names: Mapping[str, str]) -> Gathered:
         """These events alone, with labels of their own, and the processes of these names."""
-        found, texts = Gathered(Labels()), self.labels.texts
-        table = self._table()[mine]
-        for place in _LABELLED_PLACES:
-            table[:, place] = found.labels.codes(texts, table[:, place])
-        found._rows = array("q", table.tobytes())
-        calls = np.stack([*self.calls().values()], axis=1)
-        calls = calls[mine[calls[:, 0]]]
-        calls[:, 0] = (np.cumsum(mine) - 1)[calls[:, 0]]
-        for place in _LABELLED_CALLS:
-            calls[:, place] = found.labels.codes(texts, calls[:, place])
-        found._calls = array("q", calls.tobytes())
+        found = Gathered(Labels())
+        found._columns = self._relabelled(found, self._columns, mine, _LABELLED_PLACES)
+        is_called = mine[_view(self._calls[0])]
+        found._calls = self._relabelled(found, self._calls, is_called, _LABELLED_CALLS)
+        found._calls[0] = _array((np.cumsum(mine) - 1)[_view(found._calls[0])])
         found.names = dict(names)
         found.threads = {key: name for key, name in self.threads.items() if key[0] in names}
         found.tags = {process: tag for process, tag in self.tags.items() if process in names}
@@ -204,16 +196,27 @@ class Gathered:
         found.complete = int(mine.sum())
         return found
 
+    def _relabelled(
+        self, other: Gathered, columns: list[array[int]], mine: Flags, labelled: list[int]
+    ) -> list[array[int]]:
+        """Some rows of columns, with the labels of another."""
+        kept, texts = [_view(column)[mine] for column in columns], self.labels.texts
+        for place in labelled:
+            kept[place] = other.labels.codes(texts, kept[place])
+        return [*map(_array, kept)]
+
     def take(self, rows: Int64s, calls: Int64s, codes: Int64s) -> None:
         """Take in rows of `BLANK`'s columns, and calls whose place counts from the first row.
 
-        Labels stand in them as places in ``codes``. Both are changed.
+        Labels stand in them as places in ``codes``.
         """
-        calls[:, 0] += len(self._rows) // len(_COLUMNS)
-        for table, labelled in ((rows, _LABELLED_PLACES), (calls, _LABELLED_CALLS)):
-            table[:, labelled] = codes[table[:, labelled]]
-        self._rows.frombytes(rows.tobytes())
-        self._calls.frombytes(calls.tobytes())
+        before = len(self._columns[0])
+        for place, column in enumerate(self._columns):
+            values = codes[rows[:, place]] if place in _LABELLED_PLACES else rows[:, place]
+            column.frombytes(values.tobytes())
+        for place, column in enumerate(self._calls):
+            values = codes[calls[:, place]] if place in _LABELLED_CALLS else calls[:, place]
+            column.frombytes((values + before if place == 0 else values).tobytes())
 
     def written(self, how: Written, value: object) -> int:
         """The code of a value that is written so."""
@@ -270,16 +273,29 @@ class Gathered:
             self._add_call(args)
         if category == _LAUNCH and row[_PLACE["correlation"]] == NONE:
             row[_PLACE["correlation"]] = _first_number(event, ("bind_id",))
-        self._rows.extend(row)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
 
     def _add_call(self, args: dict[str, object]) -> None:
         """What the event that comes next tells of itself as a call of PyTorch."""
-        place = len(self._rows) // len(_COLUMNS)
+        place = len(self._columns[0])
         numbers = (_first_number(args, (key,)) for key in _AUTOGRAD)
         texts = (_json(args[key]) if key in args else "" for key in _INPUTS)
         message = {key: args[key] for key in _MESSAGE if key in args}
         told = (*texts, _json(message) if "Collective name" in message else "")
-        self._calls.extend((place, *numbers, *map(self._code, told)))
+        call = (place, *numbers, *map(self._code, told))
+        for column, value in zip(self._calls, call, strict=True):
+            column.append(value)
+
+
+def _view(column: array[int]) -> Int64s:
+    values = np.frombuffer(column, np.int64)
+    values.flags.writeable = False
+    return values
+
+
+def _array(values: Int64s) -> array[int]:
+    return array("q", values.tobytes())
 
 
 def _json(value: object) -> str:

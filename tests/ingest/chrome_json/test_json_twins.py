@@ -42,8 +42,8 @@ def view(data: bytes, most: int, make) -> dict[str, object]:
     names = [("names", gathered.names), ("threads", gathered.threads), ("tags", gathered.tags)]
     return {
         "labels": gathered.labels.texts,
-        "rows": gathered._rows.tolist(),
-        "calls": gathered._calls.tolist(),
+        "rows": [*map(list, gathered._columns)],
+        "calls": [*map(list, gathered._calls)],
         **{name: list(known.items()) for name, known in names},
         "renamed": list(gathered.renamed.items()),
         "dropped": list(gathered.dropped.items()),
