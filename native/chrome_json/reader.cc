@@ -215,8 +215,8 @@ bool Reader::TakeComplete(Report* report) {
   row[kEndNs] = start + length;
   if (!TakeArguments(row)) return false;
   if (IsOneOf(category, launch_categories_) && row[launch_place_] == room_.absent) {
-    const Told told = Number(keys_[kBindId], &row[launch_place_]);
-    if (told == Told::kUnsure) return false;
+    const Found found = Number(keys_[kBindId], &row[launch_place_]);
+    if (found == Found::kUnsure) return false;
   }
   if (IsOneOf(category, call_categories_) && !TakeCall(report)) return false;
   ++report->rows;
@@ -280,33 +280,33 @@ bool Reader::IsOneOf(const Token& token, const std::vector<std::string>& words) 
 
 // A whole number or a text of one, below 2^62. Unsure are ways of Python to write one that others
 // lack, as "1_000", and bools, which are numbers to it.
-Reader::Told Reader::Number(const Token& token, int64_t* value) const {
+Reader::Found Reader::Number(const Token& token, int64_t* value) const {
   constexpr size_t kDigits = 19;  // as many as fit into 64 bits
-  if (token.kind == Kind::kBool) return Told::kUnsure;
-  if (token.kind != Kind::kWhole && token.kind != Kind::kString) return Told::kNothing;
+  if (token.kind == Kind::kBool) return Found::kUnsure;
+  if (token.kind != Kind::kWhole && token.kind != Kind::kString) return Found::kNothing;
   std::string_view digits = token.kind == Kind::kWhole ? token.Raw() : token.Inside();
   const bool is_negative = !digits.empty() && digits[0] == '-';
   if (is_negative) digits.remove_prefix(1);
   if (token.is_escaped || !std::all_of(digits.begin(), digits.end(), IsDigit)) {
     const auto is_letter = [](char letter) { return (letter & 0x80) == 0 && !IsDigit(letter); };
     const bool is_none = std::all_of(digits.begin(), digits.end(), is_letter);
-    return is_none && !token.is_escaped ? Told::kNothing : Told::kUnsure;
+    return is_none && !token.is_escaped ? Found::kNothing : Found::kUnsure;
   }
-  if (digits.empty()) return Told::kNothing;
-  if (digits.size() > kDigits) return digits[0] == '0' ? Told::kUnsure : Told::kNothing;
+  if (digits.empty()) return Found::kNothing;
+  if (digits.size() > kDigits) return digits[0] == '0' ? Found::kUnsure : Found::kNothing;
   uint64_t sum = 0;
   for (const char digit : digits) sum = 10 * sum + static_cast<uint64_t>(digit - '0');
-  if (sum >= static_cast<uint64_t>(kLargest)) return Told::kNothing;
+  if (sum >= static_cast<uint64_t>(kLargest)) return Found::kNothing;
   *value = is_negative ? -static_cast<int64_t>(sum) : static_cast<int64_t>(sum);
-  return Told::kNumber;
+  return Found::kNumber;
 }
 
 // Leaves the value as it is where no argument tells one.
 bool Reader::FirstNumber(const Column& column, int64_t* value) const {
   for (const size_t argument : column.arguments) {
     if (!Has(argument)) continue;
-    const Told told = Number(values_[argument], value);
-    if (told != Told::kNothing) return told == Told::kNumber;
+    const Found found = Number(values_[argument], value);
+    if (found != Found::kNothing) return found == Found::kNumber;
   }
   return true;
 }

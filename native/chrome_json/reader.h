@@ -86,7 +86,7 @@ class Reader {
     std::vector<size_t> arguments;
   };
   enum Key : size_t { kPh, kName, kCat, kPid, kTid, kTs, kDur, kBindId, kArgs, kKeys };
-  enum class Told : uint8_t { kNumber, kNothing, kUnsure };
+  enum class Found : uint8_t { kNumber, kNothing, kUnsure };
   static constexpr size_t kMost = 64;
 
   size_t ArgumentOf(std::string_view key);
@@ -106,7 +106,7 @@ class Reader {
   bool TakeCall(Report* report);
   bool IsOneOf(const Token& token, const std::vector<std::string>& words) const;
 
-  Told Number(const Token& token, int64_t* value) const;
+  Found Number(const Token& token, int64_t* value) const;
   bool FirstNumber(const Column& column, int64_t* value) const;
   bool FirstText(const Column& column, int64_t* code);
   int64_t Label(Written how, const Token& token) {

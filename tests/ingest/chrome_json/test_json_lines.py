@@ -8,6 +8,7 @@ from moeprof.ingest import open_run
 from moeprof.ingest.chrome_json.device_work import done_ns
 from moeprof.ingest.chrome_json.gathered import nanoseconds
 from moeprof.ingest.chrome_json.named_ops import callers, partly_overlapping
+from moeprof.ingest.planes.record import distinct
 from moeprof.tables.trace import Trace
 
 
@@ -154,3 +155,10 @@ def test_no_program_is_claimed_where_there_is_none(tmp_path):
 )
 def test_microseconds_become_nanoseconds_exactly(written, expected):
     assert nanoseconds(written) == expected
+
+
+@pytest.mark.parametrize("values", [(), (0,), (3, 0, 3, 7), (5, 2**40, 5), (0, 2**62, 1)])
+def test_distinct_numbers_are_those_of_numpy_s_unique_whether_counted_or_sorted(values):
+    found = distinct(array(*values))
+    expected = np.unique(array(*values), return_inverse=True)
+    assert [part.tolist() for part in found] == [part.tolist() for part in expected]
