@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/code_slots.h"
+
 namespace moeprof::chrome {
 
 // How the caller makes a label of what is written; numbered as `Written` in native_elements.py.
@@ -15,19 +17,15 @@ class Texts {
  public:
   int64_t Code(Written how, std::string_view text);
 
-  int64_t count() const { return static_cast<int64_t>(hashes_.size()); }
+  int64_t count() const { return static_cast<int64_t>(table_.size() / 3); }
   // How, begin and end of each, row by row.
   const std::vector<int64_t>& table() const { return table_; }
   const std::vector<char>& content() const { return content_; }
 
  private:
-  std::string_view View(size_t at) const;
-  void Grow();
-
   std::vector<char> content_;
   std::vector<int64_t> table_;
-  std::vector<size_t> hashes_;
-  std::vector<int32_t> slots_;  // -1: free; a power of two of them, at most half in use
+  CodeSlots slots_;
 };
 
 }  // namespace moeprof::chrome
