@@ -10,8 +10,8 @@ namespace moeprof {
 // Codes count from 0 in order of first appearance.
 class CodeSlots {
  public:
-  // The code of this hash for which `is_it(code)` holds, else the next one, which is the text's from
-  // now on.
+  // The code of this hash for which `is_it(code)` holds, else the next one, which is the text's
+  // from now on.
   template <typename IsIt>
   int32_t Code(size_t hash, const IsIt& is_it) {
     if (2 * hashes_.size() >= slots_.size()) Grow();
