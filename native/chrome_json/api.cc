@@ -39,9 +39,8 @@ MOEPROF_EXPORT int32_t MoeprofChromeRead(Reader* reader, const uint8_t* data, in
 }
 
 // The texts by code - 1: how, begin and end, row by row, and their bytes. Valid until it reads on.
-MOEPROF_EXPORT int64_t MoeprofChromeTexts(const Reader* reader, const int64_t** table,
-                                          const char** content) {
+MOEPROF_EXPORT void MoeprofChromeTexts(const Reader* reader, const int64_t** table,
+                                       const char** content) {
   *table = reader->texts().table().data();
   *content = reader->texts().content().data();
-  return reader->texts().count();
 }

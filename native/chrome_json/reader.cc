@@ -22,26 +22,26 @@ uint8_t Bucket(std::string_view key) {
 // A stamp in microseconds, rounded down. False where it is written in a way that is not decided
 // here: a sign, an exponent, a text, more digits than Python's decimals keep.
 bool Nanoseconds(const Token& token, int64_t* value) {
-  constexpr size_t kMostBefore = 15, kMostInAll = 25;
+  constexpr size_t kMostBefore = 16, kMostInAll = 25;
   if (token.kind != Kind::kWhole && token.kind != Kind::kFraction) return false;
   const std::string_view text = token.Raw();
   const size_t dot = std::min(text.find('.'), text.size());
   if (dot > kMostBefore || text.size() > kMostInAll) return false;
-  int64_t sum = 0;
+  uint64_t sum = 0;
   for (size_t at = 0; at < dot; ++at) {
     if (!IsDigit(text[at])) return false;
-    sum = 10 * sum + (text[at] - '0');
+    sum = 10 * sum + static_cast<uint64_t>(text[at] - '0');
   }
   for (size_t at = dot + 1; at < dot + 4; ++at) {
     const char letter = at < text.size() ? text[at] : '0';
     if (!IsDigit(letter)) return false;
-    sum = 10 * sum + (letter - '0');
+    sum = 10 * sum + static_cast<uint64_t>(letter - '0');
   }
   for (size_t at = dot + 4; at < text.size(); ++at) {
     if (!IsDigit(text[at])) return false;
   }
-  *value = sum;
-  return true;
+  *value = static_cast<int64_t>(sum);
+  return sum < static_cast<uint64_t>(kLargest);
 }
 
 }  // namespace
@@ -108,8 +108,7 @@ bool Reader::Describe(Role role, int64_t place, std::string_view text) {
   return true;
 }
 
-Stop Reader::Read(const uint8_t* data, int64_t begin, int64_t size, Report* report) {
-  *report = Report();
+Stop Reader::ReadEvents(const uint8_t* data, int64_t begin, int64_t size, Report* report) {
   const uint8_t *here = data + begin, *const end = data + size;
   for (;;) {
     Scanner between(here, end);

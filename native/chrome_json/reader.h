@@ -43,6 +43,7 @@ struct Report {
   int64_t end = 0;  // of the event there
   int64_t rows = 0;
   int64_t calls = 0;
+  int64_t texts = 0;         // in all
   int64_t complete = 0;      // events, of which all but Python calls have a row
   int64_t python_calls = 0;  // passed over
   int64_t others = 0;        // of other phases, passed over
@@ -68,7 +69,12 @@ class Reader {
   bool Describe(Role role, int64_t place, std::string_view text);
 
   // Reads events of `traceEvents` from `begin` on. Rows start at the top of the room again.
-  Stop Read(const uint8_t* data, int64_t begin, int64_t size, Report* report);
+  Stop Read(const uint8_t* data, int64_t begin, int64_t size, Report* report) {
+    *report = Report();
+    const Stop stop = ReadEvents(data, begin, size, report);
+    report->texts = texts_.count();
+    return stop;
+  }
 
   const Texts& texts() const { return texts_; }
 
@@ -88,6 +94,8 @@ class Reader {
   enum Key : size_t { kPh, kName, kCat, kPid, kTid, kTs, kDur, kBindId, kArgs, kKeys };
   enum class Found : uint8_t { kNumber, kNothing, kUnsure };
   static constexpr size_t kMost = 64;
+
+  Stop ReadEvents(const uint8_t* data, int64_t begin, int64_t size, Report* report);
 
   size_t ArgumentOf(std::string_view key);
   std::vector<Column>* ColumnsOf(Role role);

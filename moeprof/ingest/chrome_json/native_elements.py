@@ -61,7 +61,7 @@ class _Room(ctypes.Structure):
 class _Report(ctypes.Structure):
     _fields_ = tuple(
         (name, _INT64)
-        for name in ("at", "end", "rows", "calls", "complete", "python_calls", "others")
+        for name in ("at", "end", "rows", "calls", "texts", "complete", "python_calls", "others")
     )
 
 
@@ -104,6 +104,7 @@ class NativeTrace(JsonTrace):
             self._describe(role, place, text)
         self._codes = array("q", [0])  # labels by the library's code of a text
         self._report = _Report()
+        self._report_at = ctypes.byref(self._report)
         self._turns = 0
 
     def _describe(self, role: int, place: int, text: str) -> None:
@@ -121,23 +122,32 @@ class NativeTrace(JsonTrace):
             at = self._report.at
             if stop == _Stop.WHOLE:
                 event, at = data[at : self._report.end], self._report.end
-                yield self._json.decode(self._decoded(event))
+                yield self._json.decode(self._text_of(event))
             elif stop == _Stop.MORE:
                 if self._is_end or len(data) - at > CHUNK:
                     break
                 data, at = data[at:] + self._read(len(data) - at), 0
         self._text = self._decoded(data[self._report.at :])
 
-    def _run(self, data: bytes, at: int) -> _Stop:
-        report = self._report
-        arguments = (data, at, len(data), ctypes.byref(report))
-        stop = _Stop(_checked(self._library.MoeprofChromeRead(self._reader, *arguments)))
-        gathered = self._gathered
-        gathered.complete += report.complete
-        for kind, count in ((PYTHON_CALLS, report.python_calls), (OTHERS, report.others)):
-            if count:
-                gathered.dropped[kind] += count
-        self._label()
+    def _text_of(self, event: bytes) -> str:
+        try:
+            return event.decode()
+        except UnicodeDecodeError:
+            return self._decoded(event)
+
+    def _run(self, data: bytes, at: int) -> int:
+        """Why the library stopped."""
+        report, gathered = self._report, self._gathered
+        stop: int = _checked(
+            self._library.MoeprofChromeRead(self._reader, data, at, len(data), self._report_at)
+        )
+        if report.complete or report.others:
+            gathered.complete += report.complete
+            for kind, count in ((PYTHON_CALLS, report.python_calls), (OTHERS, report.others)):
+                if count:
+                    gathered.dropped[kind] += count
+        if report.texts >= len(self._codes):
+            self._label()
         if report.rows:
             rows, calls = self._rows[: report.rows], self._calls[: report.calls]
             gathered.take(rows, calls, np.frombuffer(self._codes, np.int64))
@@ -146,13 +156,9 @@ class NativeTrace(JsonTrace):
     def _label(self) -> None:
         """Label the texts that are new to the library."""
         table, content = ctypes.POINTER(_INT64)(), ctypes.c_void_p()
-        count = self._library.MoeprofChromeTexts(
-            self._reader, ctypes.byref(table), ctypes.byref(content)
-        )
+        self._library.MoeprofChromeTexts(self._reader, ctypes.byref(table), ctypes.byref(content))
         known = len(self._codes) - 1
-        if count == known:
-            return
-        rows = np.ctypeslib.as_array(table, (count, 3))[known:].tolist()
+        rows = np.ctypeslib.as_array(table, (self._report.texts, 3))[known:].tolist()
         start = rows[0][1]
         written = ctypes.string_at(content.value + start, rows[-1][2] - start)
         for how, begin, end in rows:

@@ -46,7 +46,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "MoeprofChromeClose": (None, [_POINTER]),
     "MoeprofChromeDescribe": (_INT32, [_POINTER, _INT32, _INT64, ctypes.c_char_p]),
     "MoeprofChromeRead": (_INT32, [_POINTER, ctypes.c_char_p, _INT64, _INT64, _POINTER]),
-    "MoeprofChromeTexts": (_INT64, [_POINTER, _POINTER, _POINTER]),
+    "MoeprofChromeTexts": (None, [_POINTER, _POINTER, _POINTER]),
 }
 
 _WHERE_ABSENT = (

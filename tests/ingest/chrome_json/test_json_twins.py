@@ -208,32 +208,27 @@ def test_more_rows_than_are_made_at_once_keep_their_order_among_events_left_to_t
     assert len(found["labels"]) == len({"", "k"}) + 1000  # of ops; "1" and "2" are among them
 
 
-def test_columns_and_labels_are_what_an_event_of_pytorch_tells_by_hand():
-    op = {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "aten::mm",
-        "pid": 5,
-        "tid": 7,
-        "ts": 12.3456,
-        "dur": 2,
-    }
-    args = {"External id": "9", "Sequence number": 4, "Input Dims": [[8, 2], []], "dtype": 1.5}
+@pytest.mark.parametrize(
+    ("stamp", "start_ns"),
+    [("12.3456", 12_345), ("1700000000000000.123", 1_700_000_000_000_000_123)],
+)
+def test_columns_and_labels_are_what_an_event_of_pytorch_tells_by_hand(stamp, start_ns):
+    event = (
+        '[{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 5, "tid": 7, "ts": %s, "dur": 2, '
+        '"args": {"External id": "9", "Sequence number": 4, "Input Dims": [[8, 2], []]}}]'
+    )
     gathered = Gathered(Labels())
-    trace = NativeTrace(io.BytesIO(json.dumps([{**op, "args": args}]).encode()), gathered)
+    trace = NativeTrace(io.BytesIO((event % stamp).encode()), gathered)
     assert list(trace.events()) == []
     texts = gathered.labels.texts
     columns = ("process", "thread", "category", "event", "start_ns", "end_ns", "external", "rank")
     (row,) = zip(*(gathered.column(name).tolist() for name in columns), strict=True)
     assert [texts[code] for code in row[:4]] == ["5", "7", "cpu_op", "aten::mm"]
-    assert row[4:] == (12_345, 14_345, 9, NONE)
+    assert row[4:] == (start_ns, start_ns + 2_000, 9, NONE)
     calls = {name: column.tolist() for name, column in gathered.calls().items()}
     assert (calls["place"], calls["sequence"], calls["forward_thread"]) == ([0], [4], [NONE])
-    assert [texts[calls[name][0]] for name in ("dims", "types", "collective")] == [
-        "[[8,2],[]]",
-        "",
-        "",
-    ]
+    inputs = [texts[calls[name][0]] for name in ("dims", "types", "collective")]
+    assert inputs == ["[[8,2],[]]", "", ""]
 
 
 @pytest.mark.parametrize(("wish", "expected"), [("native", NativeTrace), ("python", JsonTrace)])
