@@ -64,10 +64,10 @@ def seeds() -> dict[str, bytes]:
 
 
 def main() -> None:
-    """Write them."""
+    """Write them beside what fuzzing has found."""
     CORPUS.mkdir(parents=True, exist_ok=True)
     for name, content in seeds().items():
-        (CORPUS / name).write_bytes(content)
+        (CORPUS / f"seed-{name}").write_bytes(content)
 
 
 if __name__ == "__main__":

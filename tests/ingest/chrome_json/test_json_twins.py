@@ -165,12 +165,13 @@ def test_a_damaged_trace_is_the_same_to_both(data, most):
 
 
 @pytest.mark.parametrize("file", sorted(CORPUS.iterdir()), ids=lambda file: file.name)
-def test_what_fuzzing_starts_from_is_the_same_to_both(file):
+def test_what_fuzzing_found_is_the_same_to_both(file):
     assert_twins_agree(file.read_bytes(), 5)
 
 
 def test_the_seeds_of_fuzzing_are_what_the_builders_write():
-    assert {file.name: file.read_bytes() for file in CORPUS.iterdir()} == seeds()
+    for name, content in seeds().items():
+        assert (CORPUS / f"seed-{name}").read_bytes() == content
 
 
 KERNEL = b'{"ph":"X","pid":1,"tid":2,"name":"k","ts":1,"dur":1,"args":{"hlo_op":"%s"}}'
