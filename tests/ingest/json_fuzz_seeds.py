@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 from builders.chrome import kernel, names, on_host, text
+from fuzz_seeds import write
 
 CORPUS = Path(__file__).parent.parent / "data" / "json_fuzz"
 
@@ -63,12 +64,5 @@ def seeds() -> dict[str, bytes]:
     }
 
 
-def main() -> None:
-    """Write them beside what fuzzing has found."""
-    CORPUS.mkdir(parents=True, exist_ok=True)
-    for name, content in seeds().items():
-        (CORPUS / f"seed-{name}").write_bytes(content)
-
-
 if __name__ == "__main__":
-    main()
+    write(CORPUS, seeds())
