@@ -10,6 +10,10 @@ PYTHON_MAXTEXT ?= python3.12
 MAXTEXT := .venv-maxtext
 CLANG ?= clang++
 SECONDS := 300
+# What to fuzz: the reader of xspace or of chrome, which is JSON; the inputs that are kept of each.
+READER ?= xspace
+FUZZ_xspace := tests/data/fuzz
+FUZZ_chrome := tests/data/json_fuzz
 # Processes of the test suite. A file's tests stay in one, and most of them keep one core busy. In
 # the order of folders, so that files that compile alike, or share captures, follow each other.
 JOBS ?= 2
@@ -68,21 +72,22 @@ stress: $(VENV)/.installed ## Threads and processes that meet, under the thread 
 	  build/stress/moeprof_local_exchange_stress 50; \
 	else echo "local_exchange_stress: not run, as CUDA's headers are not here"; fi
 
-fuzz-replay: $(VENV)/.installed ## Feed the kept fuzz inputs to the trace reader under ASan and UBSan.
+fuzz-replay: $(VENV)/.installed ## Feed the kept fuzz inputs to the trace readers under ASan and UBSan.
 	$(BIN)/cmake -S native -B build/fuzz-replay -G Ninja -DMOEPROF_FUZZ=ON \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) >/dev/null
-	$(BIN)/cmake --build build/fuzz-replay --target moeprof_xspace_replay
-	build/fuzz-replay/xspace/moeprof_xspace_replay tests/data/fuzz
+	$(BIN)/cmake --build build/fuzz-replay --target moeprof_xspace_replay moeprof_chrome_replay
+	build/fuzz-replay/xspace/moeprof_xspace_replay $(FUZZ_xspace)
+	build/fuzz-replay/xspace/moeprof_chrome_replay $(FUZZ_chrome)
 
-# Needs Clang for libFuzzer. New inputs are kept in build/fuzz-corpus; a crash leaves its input.
-fuzz: $(VENV)/.installed ## Fuzz the trace reader for SECONDS.
+# Needs Clang for libFuzzer. New inputs are kept in build/fuzz-READER; a crash leaves its input.
+fuzz: $(VENV)/.installed ## Fuzz the trace READER for SECONDS.
 	$(BIN)/cmake -S native -B build/fuzz -G Ninja -DMOEPROF_FUZZ=ON -DCMAKE_CXX_COMPILER=$(CLANG) \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) >/dev/null
-	$(BIN)/cmake --build build/fuzz --target moeprof_xspace_fuzz
-	mkdir -p build/fuzz-corpus
-	build/fuzz/xspace/moeprof_xspace_fuzz -max_total_time=$(SECONDS) -timeout=5 -max_len=4096 \
+	$(BIN)/cmake --build build/fuzz --target moeprof_$(READER)_fuzz
+	mkdir -p build/fuzz-$(READER)
+	build/fuzz/xspace/moeprof_$(READER)_fuzz -max_total_time=$(SECONDS) -timeout=5 -max_len=4096 \
 	  -rss_limit_mb=2048 -malloc_limit_mb=256 -print_final_stats=1 \
-	  -artifact_prefix=build/fuzz-corpus/failed- build/fuzz-corpus tests/data/fuzz
+	  -artifact_prefix=build/fuzz-$(READER)/failed- build/fuzz-$(READER) $(FUZZ_$(READER))
 
 lint: $(VENV)/.lint ## Style, types, layers, C++ format.
 	$(BIN)/ruff check .

@@ -5,7 +5,8 @@
 Each contestant is a process of its own, started cold (imports included) in turn within each
 round, so that what else the machine does hits all alike. Time is that of the whole process, memory
 the peak resident set that the system reports for it. The profiles are written by
-`tests/builders/big_xspace.py`; their bytes are in the page cache.
+`tests/builders/big_xspace.py`, those of PyTorch are a recorded trace many times over; their bytes
+are in the page cache.
 
 Contestants other than `moeprof` do less: `jax.profiler.ProfileData` decodes every event with its
 stats and adds up time by name, in Python; xprof converts the profile to its framework_op_stats
@@ -16,6 +17,7 @@ nothing: it is the part of moeprof's time that no reader can shorten.
 from __future__ import annotations
 
 import argparse
+import gzip
 import importlib.util
 import json
 import os
@@ -29,6 +31,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -83,6 +86,40 @@ class Case:
     contestants: tuple[str, ...] = tuple(CONTESTANTS)
     hosts: int = 1
     most_rounds: int = 99
+    ending: str = ".xplane.pb"
+
+
+_IDS = ("External id", "correlation", "Python id", "Python parent id", "Ev Idx", "Sequence number")
+
+
+def torch_trace(events: int) -> bytes:
+    """A recorded trace of training on a GPU, with stacks and shapes, as often as is needed.
+
+    Each time has stamps, ids and numbers of steps of its own.
+    """
+    recorded = gzip.decompress((ROOT / "tests/data/torch/full.pt.trace.json.gz").read_bytes())
+    trace = json.loads(recorded)
+    names = [event for event in trace["traceEvents"] if event["ph"] == "M"]
+    timed = [event for event in trace["traceEvents"] if event["ph"] != "M"]
+    starts = [event["ts"] for event in timed]
+    length = 1.01 * (max(starts) - min(starts))
+    steps = sum(
+        event.get("cat") == "user_annotation" and "Step#" in event["name"] for event in timed
+    )
+
+    def again(event: dict[str, Any], time: int) -> dict[str, Any]:
+        args = dict(event.get("args", {}))
+        args |= {key: args[key] + time * 10**6 for key in _IDS if args.get(key)}
+        changed = {**event, "ts": round(event["ts"] + time * length, 3), "args": args}
+        if "id" in event:
+            changed["id"] += time * 10**6
+        if (begin := "ProfilerStep#") in event["name"]:
+            changed["name"] = f"{begin}{int(event['name'].removeprefix(begin)) + time * steps}"
+        return changed
+
+    times = -(-events // len(timed))
+    trace["traceEvents"] = names + [again(event, time) for time in range(times) for event in timed]
+    return json.dumps(trace).encode()
 
 
 CASES: dict[str, Case] = {
@@ -107,6 +144,10 @@ CASES: dict[str, Case] = {
         lambda: big_xspace.gpu_profile(devices=8, steps=10, kernels=50_000, python_calls=1_000_000),
         ("moeprof",),
         most_rounds=3,
+    ),
+    "torch_1m": Case(lambda: torch_trace(1_000_000), ("moeprof",), ending=".pt.trace.json"),
+    "torch_1m_gz": Case(
+        lambda: gzip.compress(torch_trace(1_000_000), 6), ("moeprof",), ending=".pt.trace.json.gz"
     ),
 }
 
@@ -169,12 +210,12 @@ def measure(name: str, case: Case, folder: Path, rounds: int) -> list[Measuremen
 
 def _written(name: str, case: Case, folder: Path) -> Path:
     """The profile, or the session folder of several hosts."""
-    first = folder / name / "host0.xplane.pb"
+    first = folder / name / f"host0{case.ending}"
     first.parent.mkdir()
     with ProcessPoolExecutor(1) as pool:  # a child's peak memory is at least that of its parent
         pool.submit(_make, name, first).result()
     for host in range(1, case.hosts):
-        shutil.copy(first, first.with_name(f"host{host}.xplane.pb"))
+        shutil.copy(first, first.with_name(f"host{host}{case.ending}"))
     return first if case.hosts == 1 else first.parent
 
 

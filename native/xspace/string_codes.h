@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/code_slots.h"
 #include "xspace/wire.h"
 
 namespace moeprof::xspace {
@@ -22,14 +23,10 @@ class StringCodes {
     return {reinterpret_cast<const char*>(data_) + text.begin,
             static_cast<size_t>(text.end - text.begin)};
   }
-  // The slot that holds the text, or the free one where it belongs.
-  size_t Slot(std::string_view text, size_t hash) const;
-  void Grow();
 
   const uint8_t* data_;
   std::vector<Span> texts_;
-  std::vector<size_t> hashes_;
-  std::vector<int32_t> slots_;  // -1: free; a power of two of them, at most half in use
+  CodeSlots slots_;
 };
 
 }  // namespace moeprof::xspace

@@ -42,12 +42,12 @@ def seeds() -> dict[str, bytes]:
     }
 
 
-def main() -> None:
+def write(corpus: Path, contents: dict[str, bytes]) -> None:
     """Write them beside what fuzzing has found."""
-    CORPUS.mkdir(parents=True, exist_ok=True)
-    for name, content in seeds().items():
-        (CORPUS / f"seed-{name}").write_bytes(content)
+    corpus.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (corpus / f"seed-{name}").write_bytes(content)
 
 
 if __name__ == "__main__":
-    main()
+    write(CORPUS, seeds())

@@ -5,7 +5,7 @@ from builders.hlo import computation, hlo_proto, op
 from builders.protobuf import message, packed
 
 from moeprof.ingest.hlo.programs import parse_program
-from moeprof.ingest.hlo.shardings import parse_splits
+from moeprof.ingest.hlo.replica_groups import parse_splits
 
 OTHER, MAXIMAL, TUPLE = 3, 1, 2
 MANUAL = 4

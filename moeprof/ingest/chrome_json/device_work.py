@@ -23,7 +23,7 @@ from moeprof.ingest.chrome_json.device_lines import (
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
 from moeprof.ingest.chrome_json.processes import graph_ids
 from moeprof.ingest.planes.device_planes import gpu_ordinal, tpu_ordinal
-from moeprof.ingest.planes.record import Labels, work_frame
+from moeprof.ingest.planes.record import Labels, distinct, work_frame
 from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.vocabulary import stream_kind_of
@@ -70,7 +70,7 @@ def device_work(gathered: Gathered, keep: Flags, *, has_gpus: bool = False) -> D
     places = np.flatnonzero(keep & (kind > 0))
     labels = gathered.labels
     is_tpu = tpu.is_op[places]
-    lines, named = _lines(gathered)[places], gathered.column("event")[places]
+    lines, named = _lines(gathered, places), gathered.column("event")[places]
     told = gathered.column("op")[places]
     told = np.where(told == 0, gpu.op[places], told)
     op = np.where(is_tpu, op_labels(gathered, places), told)
@@ -117,7 +117,7 @@ def _done_ns(
 ) -> tuple[Int64s, int]:
     texts, ends = gathered.labels.texts, np.flatnonzero(is_end)
     start, end = gathered.column("start_ns"), gathered.column("end_ns")
-    named, inverse = np.unique(gathered.column("event")[ends], return_inverse=True)
+    named, inverse = distinct(gathered.column("event")[ends])
     codes = [gathered.labels.code(texts[name].removeprefix(END)) for name in named.tolist()]
     ended = np.array(codes, np.int64)[inverse]
     return done_ns((op, device[places], start[places], end[places]), (ended, start[ends]))
@@ -126,7 +126,7 @@ def _done_ns(
 def _names(lines: Int64s, named: Int64s, op: Int64s, labels: Labels) -> Int64s:
     """Names as recorded; what is in flight is told apart from the half that it is named after."""
     texts = labels.texts
-    flying = [code for code in np.unique(lines).tolist() if is_in_flight(texts[code])]
+    flying = [code for code in distinct(lines)[0].tolist() if is_in_flight(texts[code])]
     found = named.copy()
     is_flying = np.isin(lines, flying)
     for code in np.unique(op[is_flying]).tolist():
@@ -158,7 +158,7 @@ def _devices(
     kind = np.where(tpu.is_op, labels.code("op"), 0)
     derived = (tpu.core >= 0) & ~tpu.is_op
     nameless, has_devices = _nameless(gathered), _has_devices_of_its_own(gathered)
-    for code in np.unique(process[tpu.core < 0]).tolist():
+    for code in distinct(process[tpu.core < 0])[0].tolist():
         name = gathered.names.get(texts[code], "")
         ordinal = gpu_ordinal(name)
         mine = process == code
@@ -191,7 +191,7 @@ def _nameless(gathered: Gathered) -> set[int]:
     if not any(name.startswith(_DEVICES) for name in gathered.names.values()):
         return set()
     known = {gathered.labels.code(process) for process in gathered.names}
-    return set(np.unique(gathered.column("process")).tolist()) - known
+    return set(distinct(gathered.column("process"))[0].tolist()) - known
 
 
 def _count_of(gathered: Gathered, keep: Flags, processes: set[int]) -> int:
@@ -200,23 +200,23 @@ def _count_of(gathered: Gathered, keep: Flags, processes: set[int]) -> int:
 
 
 def _kinds(named: Int64s, texts: list[str], code: Callable[[str], int]) -> Int64s:
-    unique, inverse = np.unique(named, return_inverse=True)
+    unique, inverse = distinct(named)
     return np.array([code(stream_kind_of(texts[name])) for name in unique.tolist()], np.int64)[
         inverse
     ]
 
 
 def _starts(named: Int64s, texts: list[str], beginning: str) -> Flags:
-    unique, inverse = np.unique(named, return_inverse=True)
+    unique, inverse = distinct(named)
     flags = np.array([texts[name].startswith(beginning) for name in unique.tolist()], bool)
     found: Flags = flags[inverse]
     return found
 
 
-def _lines(gathered: Gathered) -> Int64s:
+def _lines(gathered: Gathered, places: Int64s) -> Int64s:
     """Label of the name of each event's thread; its number where it has no name."""
     texts = gathered.labels.texts
-    process, thread = gathered.column("process"), gathered.column("thread")
+    process, thread = (gathered.column(name)[places] for name in ("process", "thread"))
     pairs, inverse = np.unique(process * len(texts) + thread, return_inverse=True)
     names = []
     for pair in pairs.tolist():

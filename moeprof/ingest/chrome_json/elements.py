@@ -11,13 +11,15 @@ import codecs
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 from typing import IO, Protocol
 
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 _LONGEST_VALUE = 1 << 26  # characters of one value: beyond, the text is no trace
 _SPACE = re.compile(r"[ \t\r\n]*")
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
+_REPLACED_BYTES = _REPLACED.encode()
 _NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 
 Event = dict[str, object]
@@ -51,7 +53,7 @@ class JsonTrace:
         self.replaced = 0
         self.problem = ""
         self._stream = stream
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._json = json.JSONDecoder(parse_float=str, strict=False)
         self._text, self._at, self._is_end = "", 0, False
 
@@ -89,7 +91,11 @@ class JsonTrace:
 
     def _list(self) -> Iterator[Event]:
         self._at += 1
-        while (letter := self._next()) != "]":
+        while True:
+            yield from self._ahead()
+            letter = self._next()
+            if letter == "]":
+                break
             if letter == ",":
                 self._at += 1
                 continue
@@ -104,11 +110,16 @@ class JsonTrace:
                 self.broken += 1
         self._at += 1
 
+    def _ahead(self) -> Iterable[Event]:
+        """Events that are read in another way than here, up to one that is not."""
+        return ()
+
     def _pass_over(self) -> None:
         """Go on behind an event that is no JSON."""
-        found = _NEXT_EVENT.search(self._text, self._at + 1)
-        if found is None:
-            raise CutError
+        while (found := _NEXT_EVENT.search(self._text, self._at + 1)) is None:
+            if self._is_end or len(self._text) - self._at > _LONGEST_VALUE:
+                raise CutError
+            self._more()
         self.broken += 1
         self._at = found.end()
 
@@ -146,7 +157,7 @@ class JsonTrace:
                     if _NEXT_EVENT.search(self._text, self._at + 1):
                         raise
                     raise CutError from None
-                if left > _CHUNK and _NEXT_EVENT.search(self._text, self._at + 1):
+                if left > CHUNK and _NEXT_EVENT.search(self._text, self._at + 1):
                     raise
                 if left > _LONGEST_VALUE:
                     raise CutError from None
@@ -154,7 +165,8 @@ class JsonTrace:
                 self.problem = self.problem or "a value is nested too deeply"
                 raise CutError from None
             else:
-                if end < len(self._text) or self._is_end:
+                # behind "1", ".5" or "e+5" may follow
+                if len(self._text) - end > 2 or self._is_end:
                     self._at = end
                     return value
             self._more()
@@ -167,18 +179,34 @@ class JsonTrace:
 
     def _more(self) -> None:
         """Read on; the text before the place is given up."""
-        size = max(_CHUNK, len(self._text) - self._at)  # doubles, so that a long value is linear
+        left = len(self._text) - self._at
+        self._text = self._text[self._at :] + self._decoded(self._read(left))
+        self._at = 0
+
+    def _read(self, left: int) -> bytes:
+        """The next bytes, as many as are left unread, so that a long value takes linear time."""
         try:
-            chunk = self._stream.read(size)
+            chunk = self._stream.read(max(CHUNK, left))
         except (EOFError, zlib.error, OSError) as error:
             self.problem = f"the archive is damaged ({error})"
             chunk = b""
         self._is_end = not chunk
-        decoded = self._decode(chunk, self._is_end)
-        if _REPLACED in decoded and _REPLACED.encode() not in chunk:
-            self.replaced += decoded.count(_REPLACED)
-        self._text = self._text[self._at :] + decoded
-        self._at = 0
+        return chunk
+
+    def _decoded(self, chunk: bytes) -> str:
+        """The text of bytes that follow those before, and of what these left open."""
+        chunk = self._open_bytes() + chunk
+        decoded = self._decoder.decode(chunk, self._is_end)
+        left_open = len(self._decoder.getstate()[0])
+        self.replaced += decoded.count(_REPLACED)
+        self.replaced -= chunk.count(_REPLACED_BYTES, 0, len(chunk) - left_open)
+        return decoded
+
+    def _open_bytes(self) -> bytes:
+        """Take back the bytes of a letter that the chunks so far end in."""
+        pending, state = self._decoder.getstate()
+        self._decoder.setstate((b"", state))
+        return pending
 
 
 # Which bytes does a gzip archive hold, up to where it is damaged?
@@ -215,3 +243,20 @@ class Unpacked:
         if not self._member.eof:
             raise EOFError("it ends in the middle")
         return b""
+
+
+class Ahead:
+    """A stream of which one thread reads the next bytes while another works on the last ones."""
+
+    def __init__(self, stream: Readable, threads: Executor) -> None:
+        """Begin to read."""
+        self._stream = stream
+        self._threads = threads
+        self._next = threads.submit(stream.read, CHUNK)
+
+    def read(self, size: int, /) -> bytes:
+        """Read on, as the stream does; ``size`` counts for the bytes after these."""
+        chunk = self._next.result()
+        if chunk:
+            self._next = self._threads.submit(self._stream.read, size)
+        return chunk

@@ -10,8 +10,9 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
+from enum import IntEnum
 
 import numpy as np
 
@@ -37,6 +38,7 @@ _TEXTS = {
     "op_name": ("name", "long_name", "tf_op"),
     "details": ("kernel_details", "memcpy_details", "Memset_details"),
 }
+_NO_MODULE = "XlaModule:"
 _LABELLED = ("process", "thread", "category", "event", *_TEXTS)
 _COLUMNS = ("process", "thread", "category", "event", "start_ns", "end_ns", *_NUMBERS, *_TEXTS)
 _PLACE = {name: place for place, name in enumerate(_COLUMNS)}
@@ -62,15 +64,50 @@ _LAUNCH = "gpu_launch"  # XProf ties launch and kernel by an id of their flow, w
 _NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
 NONE = -(2**62)
 """Stands for a number that an event lacks."""
-_BLANK = [NONE if name in _NUMBERS else 0 for name in _COLUMNS]
+BLANK = [NONE if name in _NUMBERS else 0 for name in _COLUMNS]
+"""The row of an event without arguments."""
+_LABELLED_PLACES = [_PLACE[name] for name in _LABELLED]
+_LABELLED_CALLS = [*range(CALL_COLUMNS.index("dims"), len(CALL_COLUMNS))]
 UNUSABLE = "events without a name or a number for a stamp"
 NO_PHASE = "events without a phase"
 """Kinds of events that are lost: what they stood for is not known."""
 DEVICES = 2**31
 """Ordinals of devices are below it."""
 
+
+class Role(IntEnum):
+    """What a text of the description of the columns stands for; see native/chrome_json/reader.h."""
+
+    NUMBER = 0
+    TEXT = 1
+    CALL_NUMBER = 2
+    CALL_TEXT = 3
+    MESSAGE = 4
+    CALLS = 5
+    LAUNCH = 6
+    IGNORED = 7
+
+
+def description() -> Iterator[tuple[Role, int, str]]:
+    """What tells which column, for the native reader: role, place of the column, text.
+
+    Several arguments of one column stand in order of precedence.
+    """
+    for role, columns in ((Role.NUMBER, _NUMBERS), (Role.TEXT, _TEXTS)):
+        for column, keys in columns.items():
+            yield from ((role, _PLACE[column], key) for key in keys)
+    yield from ((Role.CALL_NUMBER, place, key) for place, key in enumerate(_AUTOGRAD, 1))
+    yield from ((Role.CALL_TEXT, place, key) for place, key in enumerate(_INPUTS, 3))
+    yield from ((Role.MESSAGE, len(CALL_COLUMNS) - 1, key) for key in _MESSAGE)
+    yield from ((Role.CALLS, 0, category) for category in sorted(_CALLS))
+    yield Role.LAUNCH, _PLACE["correlation"], _LAUNCH
+    yield Role.IGNORED, 0, _NO_MODULE
+
+
 _LONGEST_NUMBER = 40
 _LARGEST = 2**62
+PYTHON_CALLS = "Python calls"
+OTHERS = "other trace events"
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -101,8 +138,8 @@ class Gathered:
         self.complete = 0
         self._open: dict[tuple[str, str], list[Event]] = {}  # begun on a thread, and not yet ended
         self._codes: dict[str, int] = {}
-        self._rows = array("q")  # all columns of one event behind each other
-        self._calls = array("q")  # the same of `CALL_COLUMNS`, of events that have any
+        self._columns = [array("q") for _ in _COLUMNS]
+        self._calls = [array("q") for _ in CALL_COLUMNS]
 
     def add(self, events: Iterable[Event]) -> None:
         """Take in events."""
@@ -117,7 +154,7 @@ class Gathered:
             elif phase == "E":
                 self._add_ended(event)
             elif isinstance(phase, str):
-                self.dropped["other trace events"] += 1
+                self.dropped[OTHERS] += 1
             elif event:  # an empty one ends the traces that JAX writes
                 self.dropped[NO_PHASE] += 1
 
@@ -135,37 +172,55 @@ class Gathered:
         self._add_complete({**begin, "dur": length, "args": args})
 
     def column(self, name: str) -> Int64s:
-        """A column, int64; texts are codes of the labels, numbers that are absent `NONE`."""
-        return self._table()[:, _PLACE[name]].copy()
+        """A column, int64; texts are codes of the labels, numbers that are absent `NONE`.
 
-    def _table(self) -> Int64s:
-        """All rows. No event can be added as long as it is in use."""
-        return np.frombuffer(self._rows, np.int64).reshape(-1, len(_COLUMNS))
+        It cannot be written to, and no event can be added as long as it is in use.
+        """
+        return _view(self._columns[_PLACE[name]])
 
     def calls(self) -> dict[str, Int64s]:
         """`CALL_COLUMNS`, of the events that have any; numbers that are absent `NONE`."""
-        table = np.frombuffer(self._calls, np.int64).reshape(-1, len(CALL_COLUMNS))
-        return {name: table[:, place].copy() for place, name in enumerate(CALL_COLUMNS)}
+        return dict(zip(CALL_COLUMNS, map(_view, self._calls), strict=True))
 
     def part(self, mine: Flags, names: Mapping[str, str]) -> Gathered:
         """These events alone, with labels of their own, and the processes of these names."""
-        found, texts = Gathered(Labels()), self.labels.texts
-        table = self._table()[mine]
-        for place in (_PLACE[name] for name in _LABELLED):
-            table[:, place] = found.labels.codes(texts, table[:, place])
-        found._rows = array("q", table.tobytes())
-        calls = np.stack([*self.calls().values()], axis=1)
-        calls = calls[mine[calls[:, 0]]]
-        calls[:, 0] = (np.cumsum(mine) - 1)[calls[:, 0]]
-        for place in range(len(CALL_COLUMNS) - 4, len(CALL_COLUMNS)):
-            calls[:, place] = found.labels.codes(texts, calls[:, place])
-        found._calls = array("q", calls.tobytes())
+        found = Gathered(Labels())
+        found._columns = self._relabelled(found, self._columns, mine, _LABELLED_PLACES)
+        is_called = mine[_view(self._calls[0])]
+        found._calls = self._relabelled(found, self._calls, is_called, _LABELLED_CALLS)
+        found._calls[0] = _array((np.cumsum(mine) - 1)[_view(found._calls[0])])
         found.names = dict(names)
         found.threads = {key: name for key, name in self.threads.items() if key[0] in names}
         found.tags = {process: tag for process, tag in self.tags.items() if process in names}
         found.renamed = {key: both for key, both in self.renamed.items() if key in names}
         found.complete = int(mine.sum())
         return found
+
+    def _relabelled(
+        self, other: Gathered, columns: list[array[int]], mine: Flags, labelled: list[int]
+    ) -> list[array[int]]:
+        """Some rows of columns, with the labels of another."""
+        kept, texts = [_view(column)[mine] for column in columns], self.labels.texts
+        for place in labelled:
+            kept[place] = other.labels.codes(texts, kept[place])
+        return [*map(_array, kept)]
+
+    def take(self, rows: Int64s, calls: Int64s, codes: Int64s) -> None:
+        """Take in rows of `BLANK`'s columns, and calls whose place counts from the first row.
+
+        Labels stand in them as places in ``codes``.
+        """
+        before = len(self._columns[0])
+        for place, column in enumerate(self._columns):
+            values = codes[rows[:, place]] if place in _LABELLED_PLACES else rows[:, place]
+            column.frombytes(values.tobytes())
+        for place, column in enumerate(self._calls):
+            values = codes[calls[:, place]] if place in _LABELLED_CALLS else calls[:, place]
+            column.frombytes((values + before if place == 0 else values).tobytes())
+
+    def written(self, how: Written, value: object) -> int:
+        """The code of a value that is written so."""
+        return self._code(_TEXT_OF[how](value))
 
     def _code(self, text: str) -> int:
         code = self._codes.get(text)
@@ -191,7 +246,7 @@ class Gathered:
         self.complete += 1
         name, given = event.get("name"), event.get("args")
         if isinstance(name, str) and name.startswith("$"):
-            self.dropped["Python calls"] += 1
+            self.dropped[PYTHON_CALLS] += 1
             return
         start = nanoseconds(event.get("ts"))
         length = nanoseconds(event.get("dur"))
@@ -199,7 +254,7 @@ class Gathered:
             self.dropped[UNUSABLE] += 1
             return
         args = given if isinstance(given, dict) else {}
-        code, row = self._code, _BLANK.copy()
+        code, row = self._code, BLANK.copy()
         row[:6] = (
             code(_id(event.get("pid"))),
             code(_id(event.get("tid"))),
@@ -213,20 +268,34 @@ class Gathered:
             if slot is not None:
                 place, keys, is_text = slot
                 row[place] = code(_first_text(args, keys)) if is_text else _first_number(args, keys)
-        if event.get("cat") in _CALLS and not _TELLING.isdisjoint(args):
+        category = event.get("cat") if isinstance(event.get("cat"), str) else ""
+        if category in _CALLS and not _TELLING.isdisjoint(args):
             self._add_call(args)
-        if event.get("cat") == _LAUNCH and row[_PLACE["correlation"]] == NONE:
+        if category == _LAUNCH and row[_PLACE["correlation"]] == NONE:
             row[_PLACE["correlation"]] = _first_number(event, ("bind_id",))
-        self._rows.extend(row)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
 
     def _add_call(self, args: dict[str, object]) -> None:
         """What the event that comes next tells of itself as a call of PyTorch."""
-        place = len(self._rows) // len(_COLUMNS)
+        place = len(self._columns[0])
         numbers = (_first_number(args, (key,)) for key in _AUTOGRAD)
         texts = (_json(args[key]) if key in args else "" for key in _INPUTS)
         message = {key: args[key] for key in _MESSAGE if key in args}
         told = (*texts, _json(message) if "Collective name" in message else "")
-        self._calls.extend((place, *numbers, *map(self._code, told)))
+        call = (place, *numbers, *map(self._code, told))
+        for column, value in zip(self._calls, call, strict=True):
+            column.append(value)
+
+
+def _view(column: array[int]) -> Int64s:
+    values = np.frombuffer(column, np.int64)
+    values.flags.writeable = False
+    return values
+
+
+def _array(values: Int64s) -> array[int]:
+    return array("q", values.tobytes())
 
 
 def _json(value: object) -> str:
@@ -269,9 +338,24 @@ def _first_number(args: dict[str, object], keys: tuple[str, ...]) -> int:
 def _first_text(args: dict[str, object], keys: tuple[str, ...]) -> str:
     for key in keys:
         value = args.get(key)
-        if isinstance(value, str) and value and value != "XlaModule:":
+        if isinstance(value, str) and value and value != _NO_MODULE:
             return value
     return ""
+
+
+class Written(IntEnum):
+    """How a value becomes a label; see native/chrome_json/texts.h."""
+
+    ID = 0
+    TEXT = 1
+    JSON = 2
+
+
+_TEXT_OF: dict[Written, Callable[[object], str]] = {
+    Written.ID: _id,
+    Written.TEXT: _text,
+    Written.JSON: _json,
+}
 
 
 # How many nanoseconds is a stamp that is written in microseconds?

@@ -12,6 +12,7 @@ import numpy as np
 from moeprof.hlo.instruction import Instruction
 from moeprof.hlo.shape import Shape
 from moeprof.ingest.hlo.programs import Program
+from moeprof.ingest.planes.record import distinct
 from moeprof.ingest.xspace.space import Int64s
 
 _ENTRY = "unknown"
@@ -118,7 +119,8 @@ def partly_overlapping(process: Int64s, thread: Int64s, start_ns: Int64s, end_ns
     """
     if not len(start_ns):
         return 0
-    tracks = np.unique(np.stack([process, thread], axis=1), axis=0, return_inverse=True)[1].ravel()
+    threads, at = distinct(thread)
+    tracks = distinct(distinct(process)[1] * len(threads) + at)[1]
     order = np.lexsort((-end_ns, start_ns, tracks))
     start, end = start_ns[order], end_ns[order]
     # places of the ends among all: stamps since 1970 times many tracks pass 64 bits

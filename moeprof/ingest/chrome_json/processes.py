@@ -15,6 +15,7 @@ import numpy as np
 
 from moeprof.ingest.chrome_json.gathered import DEVICES, NONE, Gathered
 from moeprof.ingest.planes.device_planes import gpu_ordinal, tpu_ordinal
+from moeprof.ingest.planes.record import distinct
 from moeprof.ingest.xspace.space import Int64s
 
 
@@ -65,7 +66,7 @@ def processes_of(gathered: Gathered) -> list[Process]:
     """All processes that have a name or events, in order of their naming."""
     texts, code = gathered.labels.texts, gathered.labels.code
     process, category = gathered.column("process"), gathered.column("category")
-    used, at = np.unique(process, return_inverse=True)
+    used, at = distinct(process)
     is_work = np.isin(category, [code(name) for name in ON_DEVICE])
     # JAX gives its events no category: a call without one is of a process that is known by its name
     is_call = (gathered.column("correlation") != NONE) & (category != 0)

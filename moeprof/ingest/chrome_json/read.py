@@ -8,6 +8,7 @@ of the run, each of which is read as if it had a file of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import pandas as pd
 from moeprof.errors import TraceError
 from moeprof.ingest.chrome_json.device_lines import derived_lines
 from moeprof.ingest.chrome_json.device_work import DeviceWork, device_ids, device_work
-from moeprof.ingest.chrome_json.elements import JsonTrace, Readable, Unpacked
+from moeprof.ingest.chrome_json.elements import Ahead, JsonTrace, Readable, Unpacked
 from moeprof.ingest.chrome_json.gathered import (
     DEVICES,
     NO_PHASE,
@@ -28,6 +29,7 @@ from moeprof.ingest.chrome_json.gathered import (
 )
 from moeprof.ingest.chrome_json.merged import Part, parts_of
 from moeprof.ingest.chrome_json.named_ops import NamedOp, callers, partly_overlapping, program_of
+from moeprof.ingest.chrome_json.native_elements import opened_trace
 from moeprof.ingest.chrome_json.steps import (
     FIRST_RUN,
     JsonSteps,
@@ -74,7 +76,7 @@ def read_json_trace(file: Path) -> list[Host]:
     """
     gathered = Gathered(Labels())
     with _opened(file) as stream:
-        trace = JsonTrace(stream)
+        trace = opened_trace(stream, gathered)
         gathered.add(trace.events())
     if not gathered.complete and not gathered.names:
         reason = trace.problem or "no event"
@@ -127,10 +129,10 @@ def _host(source: _Source, part: Part, *, is_alone: bool) -> Host:
 @contextmanager
 def _opened(file: Path) -> Iterator[Readable]:
     try:
-        with file.open("rb") as plain:
+        with file.open("rb") as plain, ThreadPoolExecutor(1) as threads:
             is_packed = plain.read(2) == b"\x1f\x8b"
             plain.seek(0)
-            yield Unpacked(plain) if is_packed else plain
+            yield Ahead(Unpacked(plain), threads) if is_packed else plain
     except OSError as error:
         raise unreadable(file, error) from error
 

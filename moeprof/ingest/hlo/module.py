@@ -13,7 +13,7 @@ from typing import NamedTuple
 from moeprof.hlo.instruction import Frame, Frames, Instruction
 from moeprof.ingest.hlo.instruction import NO_CONFIG, InstructionReader, Raw
 from moeprof.ingest.hlo.loops import LoopReader, written_trip_count
-from moeprof.ingest.hlo.shardings import parse_splits
+from moeprof.ingest.hlo.replica_groups import parse_splits
 from moeprof.ingest.xspace.wire import (
     Message,
     Stretch,

@@ -1,4 +1,4 @@
-"""Question: which devices take part in a collective, by number or along axes of a mesh?
+"""Question: which devices take part in a collective, and how is an argument split over devices?
 
 Reads every form that XLA writes (xla/xla_data.proto): explicit groups, the collective device
 list, the iota form ``[groups,size]<=[dims]T(perm)``, and named axes of a device mesh.
@@ -6,13 +6,16 @@ list, the iota form ``[groups,size]<=[dims]T(perm)``, and named axes of a device
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
+from moeprof.hlo.attributes import Numbers
 from moeprof.hlo.instruction import MOST_DEVICES, Groups, iota, iota_groups, product, rows
-from moeprof.ingest.xspace.wire import Message, Stretch, read_message, whole_numbers
+from moeprof.ingest.xspace.wire import Message, Stretch, WireError, read_message, whole_numbers
 
 # Fields of HloInstructionProto that say it, and of the messages in them.
 GROUPS, DEVICE_LIST, IOTA_LIST, MESH_LIST = 49, 87, 92, 93
@@ -177,3 +180,73 @@ def _split(size: int, parts: list[SubAxis | None]) -> tuple[list[int], list[int]
     if size % done:
         return None
     return [*dims, size // done], [place[part.before] for part in named]
+
+
+# Into how many parts is each dimension of a program's argument split over devices?
+#
+# Reads every form that XLA writes (OpSharding in xla/xla_data.proto): replicated, tiles of an array
+# of devices, axes of a named mesh. A compiled program has the shapes of one device; with these it
+# says the whole argument's, too.
+
+_TYPE, _TILES, _LAST_IS_REPLICATED, _LAST_TILES, _NAMED = 1, 3, 6, 8, 14
+_REPLICATED, _TILED = 0, 3  # OpSharding.Type
+_NAMED_MESH, _DIMS, _UNREDUCED, _MANUAL = 2, 3, 5, 7  # NamedShardingProto
+_AXES_OF_MESH, _AXIS_SIZE = 1, 2  # MeshProto, MeshAxis
+_AXES = 1  # NamedShardingProto.DimensionSharding
+_PLACE, _PART = 1, 2  # AxisRefProto
+_PART_SIZE = 2  # AxisRefProto.SubAxis
+
+
+def parse_splits(data: bytes, start: int, end: int, rank: int) -> Numbers:
+    """Parts of each of `rank` dimensions; none where the bytes do not say it, or are damaged."""
+    try:
+        message = read_message(data, start, end, (_TILES, _LAST_TILES))
+        named = message.stretches.get(_NAMED)
+        parts = _named(data, named, rank) if named else _tiled(data, message, rank)
+    except WireError:
+        return ()
+    are_some = len(parts) == rank and all(part > 0 for part in parts)
+    return parts if are_some and prod(parts) <= MOST_DEVICES else ()
+
+
+def _tiled(data: bytes, message: Message, rank: int) -> Numbers:
+    """Parts by the tiles of an array of devices, whose last dimensions may be copies."""
+    kind = message.numbers.get(_TYPE, _REPLICATED)
+    tiles = whole_numbers(data, message.lists.get(_TILES))
+    further = whole_numbers(data, message.lists.get(_LAST_TILES))
+    if any(further):  # devices behind the tiles are no copies: manual, or not yet summed
+        return ()
+    copies = len(further) or int(bool(message.numbers.get(_LAST_IS_REPLICATED)))
+    if kind == _REPLICATED:
+        return (1,) * rank
+    return tiles[:rank] if kind == _TILED and len(tiles) == rank + copies else ()
+
+
+def _named(data: bytes, where: Stretch, rank: int) -> Numbers:
+    """Parts by the axes of a mesh; a dimension that is not listed is whole."""
+    message = read_message(data, *where, (_DIMS, _UNREDUCED, _MANUAL))
+    mesh = message.stretches.get(_NAMED_MESH)
+    if mesh is None or message.lists.get(_UNREDUCED) or message.lists.get(_MANUAL):
+        return ()
+    axes = _inner(read_message(data, *mesh, (_AXES_OF_MESH,)), _AXES_OF_MESH)
+    sizes = [read_message(data, *axis).numbers.get(_AXIS_SIZE, 0) for axis in axes]
+    parts = tuple(_parts(data, dim, sizes) for dim in _inner(message, _DIMS))
+    return (*parts, *(1,) * (rank - len(parts)))
+
+
+def _parts(data: bytes, where: Stretch, sizes: Sequence[int]) -> int:
+    """Parts of one dimension; 0 where an axis is none of the mesh's."""
+    message = read_message(data, *where, (_AXES,))
+    return prod(_axis_size(data, axis, sizes) for axis in _inner(message, _AXES))
+
+
+def _axis_size(data: bytes, where: Stretch, sizes: Sequence[int]) -> int:
+    message = read_message(data, *where)
+    if _PART in message.stretches:
+        return read_message(data, *message.stretches[_PART]).numbers.get(_PART_SIZE, 0)
+    place = message.numbers.get(_PLACE, 0)
+    return sizes[place] if place < len(sizes) else 0
+
+
+def _inner(message: Message, number: int) -> list[Stretch]:
+    return [part for part in message.lists.get(number, []) if part[1] >= 0]

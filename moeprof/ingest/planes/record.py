@@ -102,6 +102,18 @@ def joined(columns: Sequence[Int64s]) -> Int64s:
     return np.concatenate(columns)
 
 
+def distinct(values: Int64s) -> tuple[Int64s, Int64s]:
+    """What `numpy.unique` gives with the inverse, of numbers of at least 0, as labels are.
+
+    They are counted where they are small, which takes a tenth of the time of sorting them.
+    """
+    if not len(values) or values.max() > 4 * len(values):
+        found, at = np.unique(values, return_inverse=True)
+        return found, at
+    is_used = np.bincount(values) > 0
+    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[values]
+
+
 class Marker(NamedTuple):
     """A step annotation of the user's program; ``line`` is its thread, -1 where unknown."""
 

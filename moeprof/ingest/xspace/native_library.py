@@ -2,7 +2,8 @@
 
 The library stands in ``moeprof/native`` of wheel, editable and source installs alike;
 ``MOEPROF_XSPACE_LIBRARY`` names another build. It needs neither JAX nor any other library. Its
-functions and tables are those of native/xspace/api.cc and tables.cc.
+functions and tables are those of native/xspace/api.cc and tables.cc, and for JSON traces of
+native/chrome_json/api.cc, which `chrome_json.native_elements` calls.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "MoeprofXspaceEvents": (_POINTER, [_POINTER, _POINTER, _INT32]),
     "MoeprofXspaceTable": (_POINTER, [_POINTER, _INT32, ctypes.POINTER(_INT64)]),
     "MoeprofXspaceFree": (None, [_POINTER]),
+    "MoeprofChromeOpen": (_POINTER, [_POINTER]),
+    "MoeprofChromeClose": (None, [_POINTER]),
+    "MoeprofChromeDescribe": (_INT32, [_POINTER, _INT32, _INT64, ctypes.c_char_p]),
+    "MoeprofChromeRead": (_INT32, [_POINTER, ctypes.c_char_p, _INT64, _INT64, _POINTER]),
+    "MoeprofChromeTexts": (None, [_POINTER, _POINTER, _POINTER]),
 }
 
 _WHERE_ABSENT = (

@@ -56,15 +56,24 @@ def _contents(file: Path) -> tuple[Data, str]:
 
 
 def _open(data: Data) -> Space:
-    wish = os.environ.get("MOEPROF_READER", "")
-    if wish not in ("", "native", "python"):
-        raise SpecError(f"MOEPROF_READER: expected native or python, found '{wish}'")
-    if wish == "native" or (not wish and native_is_here()):
+    if native_is_due():
         return open_native_space(data)
     if isinstance(data, mmap.mmap):
         with data:
             return open_python_space(data[:])
     return open_python_space(data)
+
+
+def native_is_due() -> bool:
+    """Whether the native reader is the one to use, here or not.
+
+    Raises:
+        SpecError: ``MOEPROF_READER`` says something that cannot be.
+    """
+    wish = os.environ.get("MOEPROF_READER", "")
+    if wish not in ("", "native", "python"):
+        raise SpecError(f"MOEPROF_READER: expected native or python, found '{wish}'")
+    return wish == "native" or (not wish and native_is_here())
 
 
 def native_is_here() -> bool:

@@ -1,11 +1,14 @@
 import json
 
 import numpy as np
+import pytest
 from builders.chrome import kernel, text, write
 
 from moeprof.ingest import open_run
 from moeprof.ingest.chrome_json.device_work import done_ns
+from moeprof.ingest.chrome_json.gathered import nanoseconds
 from moeprof.ingest.chrome_json.named_ops import callers, partly_overlapping
+from moeprof.ingest.planes.record import distinct
 from moeprof.tables.trace import Trace
 
 
@@ -132,3 +135,30 @@ def test_no_program_is_claimed_where_there_is_none(tmp_path):
     trust = {c.check: c for c in open_run(write(tmp_path / "a.trace.json", content)).trust}
     assert trust["programs"].verdict == "warn"
     assert trust["programs"].detail.startswith("no compiled program")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (12, 12_000),
+        ("337724.192", 337_724_192),
+        ("1700000000000000.123", 1_700_000_000_000_000_123),
+        ("5.44", 5_440),
+        ("1e3", 1_000_000),
+        ("-1.0005", -1_001),
+        ("NaN", None),
+        (float("nan"), None),
+        (True, None),
+        ("1e999", None),
+        (None, None),
+    ],
+)
+def test_microseconds_become_nanoseconds_exactly(written, expected):
+    assert nanoseconds(written) == expected
+
+
+@pytest.mark.parametrize("values", [(), (0,), (3, 0, 3, 7), (5, 2**40, 5), (0, 2**62, 1)])
+def test_distinct_numbers_are_those_of_numpy_s_unique_whether_counted_or_sorted(values):
+    found = distinct(array(*values))
+    expected = np.unique(array(*values), return_inverse=True)
+    assert [part.tolist() for part in found] == [part.tolist() for part in expected]
