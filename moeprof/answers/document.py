@@ -149,7 +149,6 @@ class RunInfo(TypedDict):
     platform: str
     hosts: list[str]
     devices: int
-    framework: str
     jax_version: str
     events: int
     notes: list[str]
@@ -157,6 +156,7 @@ class RunInfo(TypedDict):
     out_of_memory: NotRequired[list[OutOfMemory]]
     devices_left_out: NotRequired[int]
     names: NotRequired[NamesInfo]
+    framework: NotRequired[str]
 
 
 class ScopeInfo(TypedDict):

@@ -113,7 +113,7 @@ def described_run(document: Document) -> str:
     if len(run["hosts"]) > 1:
         facts.append(f"{len(run['hosts'])} hosts")
     jax = f"jax {run['jax_version']}" if run["jax_version"] else "jax version not known"
-    facts.append("PyTorch" if run["framework"] == "pytorch" else jax)
+    facts.append("PyTorch" if run.get("framework") == "pytorch" else jax)
     if record and (axes := _split_axes(record.get("mesh", {}))):
         facts.append(f"mesh {axes}")
     if is_unrecorded(document):

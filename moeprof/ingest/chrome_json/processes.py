@@ -23,8 +23,8 @@ def graph_ids(gathered: Gathered, name: str) -> Int64s:
     """A column of a GPU's graphs; PyTorch writes 0 for what is in none."""
     ids = gathered.column(name)
     codes = [gathered.labels.code(category) for category in ON_DEVICE]
-    ids[(ids == 0) & np.isin(gathered.column("category"), codes)] = NONE
-    return ids
+    is_none = (ids == 0) & np.isin(gathered.column("category"), codes)
+    return np.where(is_none, NONE, ids)
 
 
 Role = Literal["device", "host", ""]

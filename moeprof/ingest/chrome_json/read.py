@@ -39,7 +39,12 @@ from moeprof.ingest.chrome_json.steps import (
 )
 from moeprof.ingest.chrome_json.torch.contexts import FUNCTION
 from moeprof.ingest.chrome_json.torch.host_side import host_side
-from moeprof.ingest.chrome_json.torch.program import is_of_kineto, is_torch, torch_ops
+from moeprof.ingest.chrome_json.torch.program import (
+    is_of_kineto,
+    is_torch,
+    own_stretches,
+    torch_ops,
+)
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
 from moeprof.ingest.planes.record import A_DATE_NS, Host, Labels, Launch, Record, sound
@@ -191,9 +196,9 @@ def _place_torch(
     found: DeviceWork, gathered: Gathered, steps: JsonSteps, keep: Flags, record: Record
 ) -> dict[int, Program]:
     """Add the work with the ops of PyTorch that launched it; the program is all these ops."""
+    found = own_stretches(gathered, found) if found.platform == "cpu" else found
     runs = runs_of(found, gathered, steps)
     record.launches.extend(_step_launches(steps))
-    record.is_nested = found.platform == "cpu"
     ops = torch_ops(gathered, found, runs, keep)
     record.work.append(found.work.assign(module=1, op=ops.op, run_id=runs))
     record.checks.extend(ops.checks)

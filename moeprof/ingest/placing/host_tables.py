@@ -258,8 +258,6 @@ def _self_ns(
 
 def _nested_without_program(work: pd.DataFrame, host: Host, labels: Labels) -> Int64s:
     """Places of the work of programs that are not there, on lines where ops lie in one another."""
-    if host.record.is_nested:
-        return np.arange(len(work))
     is_known = work["module"].isin(list(host.programs)).to_numpy()
     return np.flatnonzero(_is_on(work, labels, nests) & ~is_known)
 

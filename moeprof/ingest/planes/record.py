@@ -252,9 +252,9 @@ class Record:
     the runtime told them. ``merged`` is what is known of other processes in the same file, None
     where there can be none. ``calls`` are the host's launch calls where devices have their own
     planes, ``lead`` what these say of the clocks, ``device_clocks`` what collectives
-    do. ``is_nested``: ops call each other on every line, which no program says. Until programs are
-    joined by it, ``work`` and ``waits`` may have a column `PROGRAM_NAME`: the label of the
-    program's name as the event tells it.
+    do. Until programs are joined by it, ``work`` and
+    ``waits`` may have a column `PROGRAM_NAME`: the label of the program's name as the event tells
+    it.
     All stamps count from the start of the capture.
     """
 
@@ -278,7 +278,6 @@ class Record:
     named: NamedPrograms = NO_NAMES
     called: HostCalls | None = None
     executed: pd.DataFrame | None = None
-    is_nested: bool = False
 
     @property
     def is_damaged(self) -> bool:

@@ -2,9 +2,11 @@
 
 import json
 
+import pytest
 from kineto_builder import Kineto
 from oracle import DATA, ON_GPU, events
 
+from moeprof.errors import TraceError
 from moeprof.ingest.run import open_run
 
 
@@ -41,6 +43,17 @@ def test_kinds_of_what_a_host_does(tmp_path):
         ("wait", 3, 50_000),
         ("transfer", -1, 5_000),
     ]
+
+
+def test_two_files_of_one_rank_are_refused(tmp_path):
+    for name in ("a", "b"):
+        kineto = Kineto(3, 4)
+        kineto.step(1, 0, 1000)
+        op = kineto.op("aten::mm", 20, 20)
+        kineto.kernel("mm", 30, 5, launch=25, op=op)
+        kineto.write(tmp_path / f"{name}.pt.trace.json")
+    with pytest.raises(TraceError, match=r"found two of\s+rank 3"):
+        open_run(tmp_path)
 
 
 def test_ranks_in_one_file_keep_their_own_ops(tmp_path):

@@ -144,8 +144,14 @@ def test_collectives_of_ranks_are_the_same_calls(ranks):
     assert sorted(ranks.devices["rank"]) == [0, 1]
 
 
-def test_self_time_of_nested_ops_is_no_more_than_the_threads_time(traces):
+def test_work_of_a_cpu_is_its_threads_time_and_each_stretch_of_one_op(traces):
     work = traces["cpu"].events
+    ordered = work.sort_values(["line", "start_ns"])
+    ends = ordered["start_ns"] + ordered["duration_ns"]
+    is_same = (
+        ordered["line"].astype(str).to_numpy()[1:] == ordered["line"].astype(str).to_numpy()[:-1]
+    )
+    assert (ordered["start_ns"].to_numpy()[1:] >= ends.to_numpy()[:-1])[is_same].all()
     start = work["start_ns"].to_numpy()
     lines = work.groupby("line", observed=True)
     union = sum(

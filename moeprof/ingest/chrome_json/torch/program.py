@@ -17,7 +17,7 @@ import numpy as np
 
 from moeprof.hlo.instruction import Instruction, frames_text
 from moeprof.hlo.program import STAND_IN
-from moeprof.ingest.chrome_json.device_work import DeviceWork
+from moeprof.ingest.chrome_json.device_work import GLOO, DeviceWork
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
 from moeprof.ingest.chrome_json.processes import ON_DEVICE, graph_ids
 from moeprof.ingest.chrome_json.torch.contexts import (
@@ -37,6 +37,7 @@ from moeprof.ingest.chrome_json.torch.instructions import (
 )
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.xspace.space import Flags, Int64s
+from moeprof.tables.intervals import nesting
 from moeprof.tables.law import Law
 from moeprof.units import format_count
 from moeprof.vocabulary import is_driver_copy
@@ -69,6 +70,54 @@ def is_torch(gathered: Gathered) -> bool:
 def is_of_kineto(gathered: Gathered) -> bool:
     """Whether a GPU's work is in it as PyTorch's profiler writes it, ops or not."""
     return _has(gathered, ON_DEVICE)
+
+
+def own_stretches(gathered: Gathered, found: DeviceWork) -> DeviceWork:
+    """Work of a CPU, each op in the stretches in which none that it calls runs.
+
+    An op and what it calls are one thread's time, and they may copy while it computes. A collective
+    is one call with all that it does.
+    """
+    found = _without_inner_work(gathered, found)
+    work = found.work
+    start, end = (work[name].to_numpy() for name in ("start_ns", "end_ns"))
+    parent = nesting(work["line"].to_numpy(), start, end).parent
+    inner = np.flatnonzero(parent >= 0)
+    inner = inner[np.lexsort((start[inner], parent[inner]))]
+    around = parent[inner]
+    stops = np.minimum(end[inner], end[around])
+    is_first = np.append(True, around[1:] != around[:-1])[: len(inner)]
+    begins = np.where(is_first, start[around], np.append(0, stops[:-1])[: len(inner)])
+    last = start.copy()
+    last[around] = stops  # in order of their start: the last one counts
+    owner = np.concatenate([around, np.arange(len(work))])
+    begin, until = np.concatenate([begins, last]), np.concatenate([start[inner], end])
+    is_leaf = ~np.isin(np.arange(len(work)), around)
+    keep = (until > begin) | np.concatenate([np.zeros(len(inner), bool), is_leaf])
+    owner, begin, until = owner[keep], begin[keep], until[keep]
+    order = np.argsort(begin, kind="stable")
+    owner = owner[order]
+    pieces = work.iloc[owner].reset_index(drop=True)
+    pieces = pieces.assign(start_ns=begin[order], end_ns=until[order])
+    return replace(found, work=pieces, places=found.places[owner], module=found.module[owner])
+
+
+def _without_inner_work(gathered: Gathered, found: DeviceWork) -> DeviceWork:
+    """Work but for what lies inside collectives of gloo."""
+    texts, work = gathered.labels.texts, found.work
+    named = work["name"].to_numpy()
+    labels = [label for label in np.unique(named).tolist() if texts[label].startswith(GLOO)]
+    if not labels:
+        return found
+    stamps = (work[name].to_numpy() for name in ("line", "start_ns", "end_ns"))
+    parent, depth = nesting(*stamps)
+    is_whole, is_inside = np.isin(named, labels), np.zeros(len(work), bool)
+    for deep in range(1, int(depth.max(initial=0)) + 1):
+        mine = np.flatnonzero(depth == deep)
+        is_inside[mine] = is_inside[parent[mine]] | is_whole[parent[mine]]
+    keep = np.flatnonzero(~is_inside)
+    work = work.iloc[keep].reset_index(drop=True)
+    return replace(found, work=work, places=found.places[keep], module=found.module[keep])
 
 
 def _has(gathered: Gathered, categories: Sequence[str]) -> bool:
