@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.errors import TraceError
+from moeprof.hlo.instruction import Groups
 from moeprof.ingest.chrome_json.device_lines import derived_lines
 from moeprof.ingest.chrome_json.device_work import DeviceWork, device_ids, device_work
 from moeprof.ingest.chrome_json.elements import Ahead, JsonTrace, Readable, Unpacked
@@ -39,6 +40,7 @@ from moeprof.ingest.chrome_json.steps import (
 )
 from moeprof.ingest.chrome_json.torch.contexts import FUNCTION
 from moeprof.ingest.chrome_json.torch.host_side import host_side
+from moeprof.ingest.chrome_json.torch.instructions import process_groups
 from moeprof.ingest.chrome_json.torch.program import (
     is_of_kineto,
     is_torch,
@@ -109,7 +111,8 @@ def _host(source: _Source, part: Part, *, is_alone: bool) -> Host:
     record.drop("ends of operations", found.ends)
     steps = core_steps(gathered, found) or annotated(gathered, found, keep)
     record.markers.extend(steps.markers)
-    programs = _place(found, gathered, steps, keep, record)
+    groups = process_groups(trace.others)
+    programs = _place(found, gathered, steps, keep, groups, record)
     is_cut = bool(trace.problem) or source.complete == MOST_EVENTS
     record.known_until_ns = int(found.work["end_ns"].max()) if is_cut and len(found.work) else None
     record.checks.extend(_checks(source, gathered, found, keep))
@@ -159,13 +162,18 @@ def _base_ns(others: Mapping[str, object], gathered: Gathered) -> int:
 
 
 def _place(
-    found: DeviceWork, gathered: Gathered, steps: JsonSteps, keep: Flags, record: Record
+    found: DeviceWork,
+    gathered: Gathered,
+    steps: JsonSteps,
+    keep: Flags,
+    groups: Mapping[str, Groups],
+    record: Record,
 ) -> dict[int, Program]:
     """Add the work with module and execution; the programs are what its events name."""
     if found.work.empty:
         return {}
     if is_torch(gathered):
-        return _place_torch(found, gathered, steps, keep, record)
+        return _place_torch(found, gathered, steps, keep, groups, record)
     codes, names = pd.factorize(found.module)
     texts = gathered.labels.texts
     # where no event names a program, as in PyTorch's traces, all work is of one without a name
@@ -193,13 +201,18 @@ def _step_launches(steps: JsonSteps) -> Iterator[Launch]:
 
 
 def _place_torch(
-    found: DeviceWork, gathered: Gathered, steps: JsonSteps, keep: Flags, record: Record
+    found: DeviceWork,
+    gathered: Gathered,
+    steps: JsonSteps,
+    keep: Flags,
+    groups: Mapping[str, Groups],
+    record: Record,
 ) -> dict[int, Program]:
     """Add the work with the ops of PyTorch that launched it; the program is all these ops."""
     found = own_stretches(gathered, found) if found.platform == "cpu" else found
     runs = runs_of(found, gathered, steps)
     record.launches.extend(_step_launches(steps))
-    ops = torch_ops(gathered, found, runs, keep)
+    ops = torch_ops(gathered, found, runs, keep, groups)
     record.work.append(found.work.assign(module=1, op=ops.op, run_id=runs))
     record.checks.extend(ops.checks)
     return {1: ops.program}

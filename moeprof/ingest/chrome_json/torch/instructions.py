@@ -54,12 +54,16 @@ _MOST_ELEMENTS = 1 << 50  # beyond any device; more is a damaged file
 
 @dataclass(frozen=True)
 class Call:
-    """An op with its inputs; ``message`` is what a collective says of itself."""
+    """An op with its inputs; ``message`` is what a collective says of itself.
+
+    ``groups`` are the ranks of its process group where they are listed elsewhere.
+    """
 
     name: str
     inputs: tuple[Shape | tuple[Shape, ...] | None, ...] = ()
     values: tuple[str, ...] = ()
     message: Mapping[str, object] | None = None
+    groups: Groups = ()
 
     @property
     def tensors(self) -> tuple[Shape, ...]:
@@ -82,6 +86,20 @@ def call_of(name: str, dims: str, types: str, values: str, message: str) -> Call
     ]
     told = json.loads(message) if message else None
     return Call(name, tuple(inputs), tuple(map(str, _listed(values))), told)
+
+
+def process_groups(others: Mapping[str, object]) -> dict[str, Groups]:
+    """The groups that the trace lists by name (``distributedInfo``): all ranks of each."""
+    info = others.get("distributedInfo")
+    listed = info.get("pg_config") if isinstance(info, dict) else None
+    found: dict[str, Groups] = {}
+    for one in listed if isinstance(listed, list) else []:
+        told = one if isinstance(one, dict) else {}
+        ranks = told.get("ranks")
+        is_list = isinstance(ranks, list) and len(ranks) == told.get("pg_size")
+        if is_list and ranks and all(_count(rank) >= 0 for rank in ranks):
+            found[str(told.get("pg_name"))] = (tuple(ranks),)
+    return found
 
 
 def gloo_message(name: str) -> Mapping[str, object] | None:
@@ -369,14 +387,14 @@ def _collective(call: Call) -> Made:
     result = Shape(dtype, (received,)) if dtype and received >= 0 else NO_SHAPE
     operands = (Shape(dtype, (sent,)),) if dtype and sent >= 0 else ()
     target = call.name if opcode == "custom-call" else ""
-    return Made(opcode, result, operands, target=target, groups=_groups(message))
+    return Made(opcode, result, operands, target=target, groups=_groups(message, call.groups))
 
 
 def _count(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < 2**62 else -1
 
 
-def _groups(message: Mapping[str, object]) -> Groups:
+def _groups(message: Mapping[str, object], listed_elsewhere: Groups) -> Groups:
     """The ranks of the group, `NOT_READ` where they are not all listed and follow from nothing."""
     size = _count(message.get("Group size"))
     listed = message.get("Process Group Ranks")
@@ -387,7 +405,7 @@ def _groups(message: Mapping[str, object]) -> Groups:
     start, stride = (_count(message.get(f"Global rank {key}")) for key in ("start", "stride"))
     if 0 < size <= _MOST_RANKS and start >= 0 and stride > 0:
         return (tuple(range(start, start + size * stride, stride)),)
-    return NOT_READ
+    return listed_elsewhere or NOT_READ
 
 
 def instruction(made: Made, name: str, operands: Sequence[str], **more: object) -> Instruction:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.hlo.instruction import Instruction, frames_text
+from moeprof.hlo.instruction import Groups, Instruction, frames_text
 from moeprof.hlo.program import STAND_IN
 from moeprof.ingest.chrome_json.device_work import GLOO, DeviceWork
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
@@ -125,10 +125,17 @@ def _has(gathered: Gathered, categories: Sequence[str]) -> bool:
     return bool(np.isin(category, [gathered.labels.code(name) for name in categories]).any())
 
 
-def torch_ops(gathered: Gathered, found: DeviceWork, runs: Int64s, keep: Flags) -> TorchOps:
+def torch_ops(
+    gathered: Gathered,
+    found: DeviceWork,
+    runs: Int64s,
+    keep: Flags,
+    groups: Mapping[str, Groups],
+) -> TorchOps:
     """Find the op of each piece, and make the program that they are instructions of.
 
-    ``runs`` has the step's execution of each piece; ``keep`` the events that can be used.
+    ``runs`` has the step's execution of each piece; ``keep`` the events that can be used;
+    ``groups`` the ranks of process groups whose collectives do not list them all.
     """
     category = gathered.column("category")
     code = gathered.labels.code
@@ -144,7 +151,7 @@ def torch_ops(gathered: Gathered, found: DeviceWork, runs: Int64s, keep: Flags) 
     call = _calls(gathered, found, contexts, launched, keep & is_op)
     call[is_replayed] = -1
     units = _units(gathered, found, contexts, np.where(is_replayed, -1, launched), call, runs)
-    labels, instructions = _named(gathered, contexts, units)
+    labels, instructions = _named(gathered, contexts, units, groups)
     op = np.where(units.of >= 0, np.append(labels, 0)[units.of], 0)
     program = Program.known(PROGRAM, _ENTRY, instructions, is_of_calls=True)
     return TorchOps(program, op, tuple(_checks(gathered, contexts, is_op, len(instructions))))
@@ -296,7 +303,7 @@ def _inputs(gathered: Gathered, places: Int64s) -> Int64s:
 
 
 def _named(
-    gathered: Gathered, contexts: Contexts, units: _Units
+    gathered: Gathered, contexts: Contexts, units: _Units, groups: Mapping[str, Groups]
 ) -> tuple[Int64s, list[Instruction]]:
     """The label of the instruction of each unit, and the instructions, inputs included."""
     columns = [units.context, units.event, units.is_bare.astype(np.int64), *units.inputs.T]
@@ -310,6 +317,8 @@ def _named(
         if is_bare:
             call = replace(call, message=call.message or gloo_message(call.name))
             context = replace(context, scopes=(*context.scopes, "kernel"))
+        if call.message is not None:
+            call = replace(call, groups=groups.get(str(call.message.get("Process Group Name")), ()))
         calls.append((call, context))
         stems.append(_stem_of(call, context, [texts[label] for label in inputs[:2]]))
     numbers = {stem: number for number, stem in enumerate(dict.fromkeys(stems))}
