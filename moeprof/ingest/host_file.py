@@ -51,7 +51,10 @@ def read_file(file: Path, counting: Counting | None) -> list[Host]:
         TraceError: the file is empty, no profile, or holds no readable plane.
     """
     if file.name.endswith(JSON_SUFFIXES):
-        return [replace(_judged(host), counting=counting) for host in read_json_trace(file)]
+        hosts = read_json_trace(file)
+        for host in hosts:
+            with_causal_stamps(host.record)
+        return [replace(_judged(host), counting=counting) for host in hosts]
     with closing(open_space(file)) as space:
         return [replace(_read_space(file, space), counting=counting)]
 

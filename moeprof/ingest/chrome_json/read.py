@@ -39,7 +39,7 @@ from moeprof.ingest.chrome_json.steps import (
     runs_of,
 )
 from moeprof.ingest.chrome_json.torch.contexts import FUNCTION
-from moeprof.ingest.chrome_json.torch.host_side import host_side
+from moeprof.ingest.chrome_json.torch.host_side import host_side, launch_calls
 from moeprof.ingest.chrome_json.torch.instructions import process_groups
 from moeprof.ingest.chrome_json.torch.program import (
     is_of_kineto,
@@ -212,6 +212,7 @@ def _place_torch(
     found = own_stretches(gathered, found) if found.platform == "cpu" else found
     runs = runs_of(found, gathered, steps)
     record.launches.extend(_step_launches(steps))
+    record.calls = launch_calls(gathered, found, keep)
     ops = torch_ops(gathered, found, runs, keep, groups)
     record.work.append(found.work.assign(module=1, op=ops.op, run_id=runs))
     record.checks.extend(ops.checks)

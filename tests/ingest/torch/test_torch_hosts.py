@@ -76,3 +76,35 @@ def test_ranks_in_one_file_keep_their_own_ops(tmp_path):
     rows = trace.events["instruction"].to_numpy()
     shapes = dict(zip(trace.events["name"].astype(str), trace.hlo_ops["shape"][rows], strict=True))
     assert shapes == {"kernel 0": "f32[4,16]", "kernel 1": "f32[4,32]"}
+
+
+def test_work_before_its_launch_is_shifted_behind_it(tmp_path):
+    """A device's clock 600 µs behind: no launch latency is told from it."""
+    kineto = Kineto()
+    for step in (1, 2, 3):
+        kineto.step(step, 2000 * step, 1900)
+        for n in range(10):
+            at = 2000 * step + 700 + 100 * n
+            op = kineto.op("aten::mm", at, 20)
+            kineto.kernel("mm", at + 10 - 600, 5, launch=at + 5, op=op)
+    trace = open_run(kineto.write(tmp_path / "a.pt.trace.json"))
+    law = next(law for law in trace.trust if law.check == "causality")
+    assert law.verdict == "warn"
+    starts = trace.events.sort_values("correlation_id")["start_ns"].to_numpy()
+    calls = trace.launches.sort_values("correlation_id")["start_ns"].to_numpy()
+    assert (starts >= calls).all()
+
+
+def test_large_groups_are_those_that_the_trace_lists(tmp_path):
+    """The list at a call is cut behind 30 ranks."""
+    kineto = Kineto(0, 64)
+    groups = [{"pg_name": "ep", "pg_size": 64, "ranks": list(range(64))}]
+    kineto.head["distributedInfo"]["pg_config"] = groups
+    kineto.step(1, 0, 1000)
+    kineto.collective("allreduce", 50, 100, group="ep", ranks=list(range(64)))
+    for event in kineto.events:
+        if "Process Group Ranks" in event["args"]:
+            event["args"]["Process Group Ranks"] = "[0, 1, ..., 63]"
+    trace = open_run(kineto.write(tmp_path / "a.pt.trace.json"))
+    (groups,) = trace.hlo_ops["replica_groups"][trace.hlo_ops["opcode"] == "all-reduce"]
+    assert groups == "{{" + ",".join(map(str, range(64))) + "}}"

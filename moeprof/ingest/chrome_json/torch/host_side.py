@@ -12,6 +12,7 @@ from moeprof.ingest.chrome_json.gathered import NONE, Gathered
 from moeprof.ingest.chrome_json.steps import KINETO_STEP, JsonSteps
 from moeprof.ingest.chrome_json.torch.contexts import ANNOTATION as ANNOTATIONS
 from moeprof.ingest.chrome_json.torch.contexts import CPU_OP
+from moeprof.ingest.planes.record import Calls
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.host_side import (
     ANNOTATION,
@@ -45,6 +46,19 @@ def host_side(gathered: Gathered, found: DeviceWork, steps: JsonSteps, keep: Fla
         _launches(gathered, found, keep & ~is_work),
         _events(gathered, steps, keep & ~is_work),
     )
+
+
+def launch_calls(gathered: Gathered, found: DeviceWork, keep: Flags) -> Calls:
+    """The first call of each id that device work bears."""
+    ids = gathered.column("correlation")
+    is_work = np.zeros(len(keep), bool)
+    is_work[found.places] = True
+    places = np.flatnonzero(keep & ~is_work & (ids > 0) & np.isin(ids, ids[found.places]))
+    start = gathered.column("start_ns")[places]
+    order = np.lexsort((start, ids[places]))
+    order = order[np.append(True, np.diff(ids[places][order]) > 0)[: len(order)]]
+    line = gathered.column("thread")[places]
+    return Calls(ids[places][order], start[order], line[order])
 
 
 def _launches(gathered: Gathered, found: DeviceWork, is_host: Flags) -> pd.DataFrame:
