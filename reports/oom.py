@@ -11,7 +11,7 @@ import textwrap
 from rich.text import Text
 
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
-from moeprof.answers.names import printable, shortened
+from moeprof.answers.values import printable, shortened
 from moeprof.projector.oom.document import MessageInfo, OomDocument, Row
 from moeprof.reports.parts.terminal import wrapped
 from moeprof.units import format_bytes, format_percent

@@ -14,8 +14,7 @@ from moeprof.answers import story
 from moeprof.answers.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
 from moeprof.answers.colours import colour, in_order
 from moeprof.answers.document import Document, Value, drawn_rows, figures_of
-from moeprof.answers.names import printable, shortened
-from moeprof.answers.values import number, written
+from moeprof.answers.values import number, printable, shortened, written
 from moeprof.units import format_ns, format_percent
 
 ROOFS = (

@@ -29,13 +29,13 @@ from moeprof.answers.bars import (
 )
 from moeprof.answers.colours import PHASES, colour
 from moeprof.answers.document import Document
-from moeprof.answers.names import shortened
 from moeprof.answers.story import (
     NAME_WIDTH,
     described_parts,
     label,
     parts,
 )
+from moeprof.answers.values import shortened
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import WITHOUT_GRAPHS, Need
 from moeprof.tables.once import once

@@ -16,12 +16,11 @@ from moeprof.answers import story
 from moeprof.answers.bars import Figure, Json, plotly_text
 from moeprof.answers.colours import MIXED, colour, ink_on
 from moeprof.answers.document import Document, drawn_column, rows
-from moeprof.answers.names import shortened
 from moeprof.answers.story import (
     NAME_WIDTH,
     label,
 )
-from moeprof.answers.values import number, written
+from moeprof.answers.values import number, shortened, written
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema

@@ -37,9 +37,8 @@ from moeprof.answers.bars import (
     horizontal,
 )
 from moeprof.answers.document import Document, Value, rows
-from moeprof.answers.names import shortened
 from moeprof.answers.story import NAME_WIDTH
-from moeprof.answers.values import written
+from moeprof.answers.values import shortened, written
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.once import once

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from moeprof.answers.document import Value
-from moeprof.answers.names import printable, shortened
-from moeprof.answers.values import number
+from moeprof.answers.values import number, printable, shortened
 from moeprof.units import format_ns
 
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None

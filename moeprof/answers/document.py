@@ -12,7 +12,7 @@ from typing import NotRequired, TypedDict
 import numpy as np
 import pandas as pd
 
-from moeprof.answers.names import encodable
+from moeprof.answers.values import encodable
 from moeprof.errors import TableError
 from moeprof.tables.analysis import Basis, Status
 

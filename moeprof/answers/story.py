@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from moeprof.answers.document import Document, MetricInfo, headline, is_unrecorded, rows
-from moeprof.answers.names import printable
-from moeprof.answers.values import is_number
+from moeprof.answers.values import is_number, printable
 from moeprof.tables.analysis import Basis
 from moeprof.units import format_count, format_ns, format_percent
 

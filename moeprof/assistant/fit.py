@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from moeprof.answers.names import encodable, printable, shortened
+from moeprof.answers.values import encodable, printable, shortened
 
 LIMIT = 20_000
 """Most bytes of an answer, as JSON in UTF-8."""

@@ -22,7 +22,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
 from moeprof import __version__
-from moeprof.answers.names import printable, shortened
+from moeprof.answers.values import printable, shortened
 from moeprof.assistant.fit import text_of
 from moeprof.assistant.place import OpenRuns
 from moeprof.assistant.tools import INSTRUCTIONS, TOOLS, called

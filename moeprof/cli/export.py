@@ -139,6 +139,6 @@ def _words(note: dict[str, Any]) -> list[str]:
         withheld = [text.split(":")[0] for text in made["missing"] if ": withheld: " in text]
         lines += [f"not in it: {t}" for t in made["missing"] if ": withheld: " not in t]
         lines += [f"withheld, as a check failed: {', '.join(withheld)}"] if withheld else []
-    from moeprof.answers.names import printable
+    from moeprof.answers.values import printable
 
     return [printable(line) for line in lines]

@@ -184,7 +184,7 @@ def said_of_hosts(document: Document, only: Sequence[str]) -> list[str]:
 
     A run that grows is read so one day: a table without a row must not pass for an answer.
     """
-    from moeprof.answers.names import printable
+    from moeprof.answers.values import printable
     from moeprof.reports.parts.phrases import withheld_by
 
     found = {**document["analyses"], **document["drawings"]}
@@ -203,7 +203,7 @@ def said_of_damage(document: Document) -> str:
     Empty where none are.
     """
     from moeprof.answers.document import is_unrecorded
-    from moeprof.answers.names import printable
+    from moeprof.answers.values import printable
     from moeprof.reports.parts.phrases import troubles, withholds_any
     from moeprof.reports.run.words import problems
 

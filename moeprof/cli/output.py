@@ -119,7 +119,7 @@ def csv_text(columns: Sequence[ColumnInfo], rows: Sequence[Mapping[str, Value]])
 
     What is not known or withheld is empty; invisible characters of names are spelled out.
     """
-    from moeprof.answers.names import printable
+    from moeprof.answers.values import printable
 
     def cell(value: Value) -> str | int | float:
         if value is None:

@@ -127,7 +127,7 @@ def _document(
 def _lines(
     target: Target, script: Script, output: Path | None, result: Replayed | str
 ) -> list[str]:
-    from moeprof.answers.names import printable
+    from moeprof.answers.values import printable
     from moeprof.reports.parts.terminal import WIDTH, wrapped
     from moeprof.units import format_ns
 

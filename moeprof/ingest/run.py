@@ -15,6 +15,7 @@ from moeprof.errors import NoProfileError, SelectionError, TraceError
 from moeprof.ingest.assemble import Source, assemble, side_by_side
 from moeprof.ingest.host_file import read_file
 from moeprof.ingest.joining.common_clock import on_one_start
+from moeprof.ingest.joining.ranks import refuse_one_rank_twice
 from moeprof.ingest.planes.record import Host
 from moeprof.ingest.sources.beside import Beside, Dated, all_beside, beside
 from moeprof.ingest.sources.locate import Profiles, hosts_named, locate, together
@@ -37,7 +38,7 @@ from moeprof.ingest.sources.store import brought, fetch, is_copy, is_remote
 from moeprof.ingest.sources.window_record import read_window
 from moeprof.ingest.trust.surroundings import laws_of_window
 from moeprof.recordings import described_newest, newest_recording
-from moeprof.tables.law import PYTORCH, Law, Need
+from moeprof.tables.law import Law, Need
 from moeprof.tables.once import as_given
 from moeprof.tables.store import holds_tables, read_tables
 from moeprof.tables.trace import FRAMES, Trace, TraceMeta, with_copies, with_meta
@@ -137,7 +138,7 @@ def gathered(
         read += told_hosts if len(told_hosts) > 1 else [_of_process(told_hosts[0], processes, at)]
     if not read:
         raise lost[0]
-    _refuse_one_rank_twice([one[0] for one in answers if isinstance(one, list) and len(one) == 1])
+    refuse_one_rank_twice([one[0] for one in answers if isinstance(one, list) and len(one) == 1])
     read, placed = on_one_start(read)
     routing = routing_of_runs(besides)
     damage = (
@@ -157,23 +158,6 @@ def gathered(
     run, mesh = str(around.run or ""), mesh_of(around.run)
     source = Source(named, run, notes, processes, damage, around, of_host, mesh)
     return source, read, routing
-
-
-def _refuse_one_rank_twice(hosts: Sequence[Host]) -> None:
-    """Of PyTorch's files of a single rank: two of the same are a copy, or of two runs.
-
-    Raises:
-        TraceError: two files are of one rank.
-    """
-    ranks: dict[int, Host] = {}
-    for host in hosts:
-        if host.framework == PYTORCH and host.process >= 0:
-            other = ranks.setdefault(host.process, host)
-            if other is not host:
-                raise TraceError(
-                    f"{other.name} and {host.name}: expected a file of each rank once, found two "
-                    f"of rank {host.process}; give those of one run"
-                )
 
 
 def located(paths: Sequence[Path], session: str | None, hosts: Sequence[str]) -> Profiles:

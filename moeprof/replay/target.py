@@ -13,13 +13,13 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, sure_rows
 from moeprof.analyzers.window import window
-from moeprof.answers.names import printable
+from moeprof.answers.values import printable
 from moeprof.errors import ReplayError, SelectionError
 from moeprof.tables.trace import Trace
 
 _LISTED = 10
 _CUT = "…"
-"""Where a name is cut on a terminal: `moeprof.answers.names.shortened`."""
+"""Where a name is cut on a terminal: `moeprof.answers.values.shortened`."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from moeprof.answers.document import (
     Value,
     plain,
 )
-from moeprof.answers.names import encodable
+from moeprof.answers.values import encodable
 from moeprof.reports.run.document import column_info
 from moeprof.tables.schema import Schema
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from moeprof.answers import story
 from moeprof.answers.bars import Figure, Fill, Json, plotly_text
 from moeprof.answers.colours import HATCHED, STEP_PARTS, colour
-from moeprof.answers.names import printable
-from moeprof.answers.values import number, signed
+from moeprof.answers.values import number, printable, signed
 from moeprof.reports.comparison import words
 from moeprof.reports.comparison.document import ComparisonDocument, Row
 from moeprof.units import format_bytes, format_ns

@@ -11,8 +11,7 @@ from moeprof.answers import story
 from moeprof.answers.bars import Figure
 from moeprof.answers.colours import HATCHED, colour
 from moeprof.answers.document import Finding
-from moeprof.answers.names import printable
-from moeprof.answers.values import number, signed
+from moeprof.answers.values import number, printable, signed
 from moeprof.reports.comparison import figures, words
 from moeprof.reports.comparison.document import (
     Changes,

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
 from moeprof.answers import story
-from moeprof.answers.names import printable, shortened
-from moeprof.answers.values import number, signed
+from moeprof.answers.values import number, printable, shortened, signed
 from moeprof.reports.comparison import words
 from moeprof.reports.comparison.document import ComparisonDocument, GateInfo, Row
 from moeprof.reports.parts import phrases

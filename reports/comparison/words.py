@@ -12,8 +12,7 @@ from moeprof.analyzers.comparison.changes import COMPONENT, OP, TOTAL
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
 from moeprof.answers import story
 from moeprof.answers.document import Document
-from moeprof.answers.names import printable
-from moeprof.answers.values import number, signed
+from moeprof.answers.values import number, printable, signed
 from moeprof.reports.comparison.document import ComparisonDocument, GateInfo, Row, SideInfo
 from moeprof.units import format_bytes, format_ns, format_percent
 

@@ -8,8 +8,7 @@ from typing import TypedDict
 from rich.text import Text
 
 from moeprof.answers.document import Value
-from moeprof.answers.names import printable, shortened
-from moeprof.answers.values import NOT_KNOWN, signed
+from moeprof.answers.values import NOT_KNOWN, printable, shortened, signed
 from moeprof.projector.breakdown import Row
 from moeprof.projector.calibrate import Calibration, Comparison
 from moeprof.projector.correction import account_of, timed_run

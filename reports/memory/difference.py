@@ -18,8 +18,7 @@ from moeprof.analyzers.comparison.compare import HOST, memory_changes
 from moeprof.analyzers.heap.at_peak import main_module, memory_difference, untold_on
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
 from moeprof.answers.document import Value, plain
-from moeprof.answers.names import printable, shortened
-from moeprof.answers.values import signed
+from moeprof.answers.values import printable, shortened, signed
 from moeprof.reports.parts.terminal import wrapped
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_percent

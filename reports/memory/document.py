@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-from moeprof.answers.names import encodable
+from moeprof.answers.values import encodable
 from moeprof.projector.answer import Answer
 from moeprof.projector.batches import BOUND
 from moeprof.projector.breakdown import MemoryBreakdown, Peak, StageBreakdown, total

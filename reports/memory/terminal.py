@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from moeprof.answers.names import printable, shortened
-from moeprof.answers.values import signed
+from moeprof.answers.values import printable, shortened, signed
 from moeprof.reports.memory import words
 from moeprof.reports.memory.document import (
     CompiledInfo,

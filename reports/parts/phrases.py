@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from moeprof.analyzers.question import Group
 from moeprof.analyzers.registry import all_questions, is_question, question
 from moeprof.answers.document import Document, TrustInfo
-from moeprof.answers.names import printable
+from moeprof.answers.values import printable
 
 
 def title(name: str) -> str:

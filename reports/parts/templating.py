@@ -22,8 +22,8 @@ from typing import IO
 import jinja2
 from markupsafe import Markup, escape
 
-from moeprof.answers.names import shortened
 from moeprof.answers.story import NAME_WIDTH
+from moeprof.answers.values import shortened
 from moeprof.errors import MoeprofError
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from moeprof.answers.names import printable, shortened
-from moeprof.answers.values import cell_text, column_heading, numbers
+from moeprof.answers.values import cell_text, column_heading, numbers, printable, shortened
 
 if TYPE_CHECKING:  # these bring pandas
     from moeprof.answers.document import ColumnInfo, Value

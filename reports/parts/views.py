@@ -10,8 +10,14 @@ from moeprof.answers import story
 from moeprof.answers.bars import Figure
 from moeprof.answers.colours import HATCHED, colour, in_order
 from moeprof.answers.document import ColumnInfo, Document, Finding, TrustInfo, Value
-from moeprof.answers.names import printable, shortened
-from moeprof.answers.values import cell_text, column_heading, is_number, numbers
+from moeprof.answers.values import (
+    cell_text,
+    column_heading,
+    is_number,
+    numbers,
+    printable,
+    shortened,
+)
 from moeprof.reports.parts import phrases
 from moeprof.units import format_ns, format_percent
 

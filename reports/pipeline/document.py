@@ -11,8 +11,7 @@ from typing import NotRequired, TypedDict
 import pandas as pd
 
 from moeprof.answers.document import Drawing, Finding, Value
-from moeprof.answers.names import encodable
-from moeprof.answers.values import written
+from moeprof.answers.values import encodable, written
 from moeprof.reports.run.document import drawing_of, finding_of
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.pipeline import STAGE_WORK

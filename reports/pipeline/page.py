@@ -15,8 +15,7 @@ from pathlib import Path
 from moeprof.analyzers.figures.stage_grid import GRID, grid_figure
 from moeprof.answers.bars import Bars, Figure, Fill, horizontal
 from moeprof.answers.document import Finding, Value, figures_of
-from moeprof.answers.names import printable, shortened
-from moeprof.answers.values import number, written
+from moeprof.answers.values import number, printable, shortened, written
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.templating import rendered, write
 from moeprof.reports.parts.views import FigureView, TableView, captioned, finding_table

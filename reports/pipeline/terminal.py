@@ -9,8 +9,7 @@ import pandas as pd
 from rich.text import Text
 
 from moeprof.answers.document import ColumnInfo, Finding, Value
-from moeprof.answers.names import printable, shortened
-from moeprof.answers.values import whole
+from moeprof.answers.values import printable, shortened, whole
 from moeprof.reports.parts.terminal import drawn_grid, wrapped
 from moeprof.reports.pipeline.document import PipelineDocument, Shown, verdict
 

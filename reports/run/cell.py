@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from moeprof.answers.document import Document, Drawing, Finding, drawn_column, is_unrecorded
-from moeprof.answers.names import printable
 from moeprof.answers.story import count_of, metric_name
-from moeprof.answers.values import written
+from moeprof.answers.values import printable, written
 from moeprof.reports.parts.phrases import described_trust, title, troubles
 from moeprof.reports.parts.templating import fragment
 from moeprof.reports.parts.views import Cell, Column, TableView, finding_table, read_first

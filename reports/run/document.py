@@ -31,7 +31,7 @@ from moeprof.answers.document import (
     Value,
     plain,
 )
-from moeprof.answers.names import encodable
+from moeprof.answers.values import encodable
 from moeprof.reports.run.record import read_out_of_memory, read_record
 from moeprof.tables.analysis import Analysis, Metric, Withheld
 from moeprof.tables.law import Scope

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from moeprof.analyzers.registry import all_patterns
 from moeprof.answers import story
 from moeprof.answers.document import Document, Value, headline, rows
-from moeprof.answers.names import printable
+from moeprof.answers.values import printable
 from moeprof.reports.parts import phrases
 from moeprof.units import format_bytes, format_ns, format_percent
 

@@ -15,9 +15,8 @@ from moeprof.analyzers.registry import all_drawings, is_question, question
 from moeprof.answers import story
 from moeprof.answers.bars import Figure
 from moeprof.answers.document import Document, is_unrecorded
-from moeprof.answers.names import printable
 from moeprof.answers.story import described_interval_parts, described_outside, described_rate
-from moeprof.answers.values import written
+from moeprof.answers.values import printable, written
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.templating import rendered, write
 from moeprof.reports.parts.views import (

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from moeprof.answers.document import OutOfMemory, RunRecord
-from moeprof.answers.names import encodable
+from moeprof.answers.values import encodable
 from moeprof.errors import TraceError
 from moeprof.ingest.run import OOM_TEXT
 from moeprof.ingest.sources.run_record import endings_of, read_meta

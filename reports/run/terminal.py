@@ -20,8 +20,8 @@ from moeprof.answers.document import (
     is_unrecorded,
     rows,
 )
-from moeprof.answers.names import printable, shortened
 from moeprof.answers.story import described_interval_parts, described_outside, described_rate
+from moeprof.answers.values import printable, shortened
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.terminal import drawn_grid, listed, wrapped
 from moeprof.reports.run import words

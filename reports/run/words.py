@@ -20,9 +20,8 @@ from moeprof.answers.document import (
     RunRecord,
     is_unrecorded,
 )
-from moeprof.answers.names import printable
 from moeprof.answers.story import basis, count_of, label, metric_name, parts, run_labels, step_time
-from moeprof.answers.values import NONE, written
+from moeprof.answers.values import NONE, printable, written
 from moeprof.ingest.sources.run_record import Ending, described_exit, described_seconds, told
 from moeprof.reports.parts.phrases import command_line, withheld_by
 from moeprof.units import format_bytes, format_ns, format_percent

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NotRequired, TypedDict
 
-from moeprof.answers.names import encodable
+from moeprof.answers.values import encodable
 from moeprof.projector.breakdown import MemoryBreakdown
 from moeprof.projector.memory import project
 from moeprof.projector.request.search import WantedSearch

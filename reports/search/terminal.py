@@ -13,7 +13,7 @@ from typing import cast
 
 from rich.text import Text
 
-from moeprof.answers.names import printable
+from moeprof.answers.values import printable
 from moeprof.reports.memory.words import MARKS
 from moeprof.reports.search import words
 from moeprof.reports.search.document import EffectInfo, PlanInfo, SearchDocument

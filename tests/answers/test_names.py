@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.answers.names import encodable, printable, shortened
+from moeprof.answers.values import encodable, printable, shortened
 
 
 def test_an_escape_sequence_is_spelled_out():

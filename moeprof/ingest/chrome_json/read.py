@@ -38,9 +38,9 @@ from moeprof.ingest.chrome_json.steps import (
     core_steps,
     runs_of,
 )
+from moeprof.ingest.chrome_json.torch.calls import process_groups
 from moeprof.ingest.chrome_json.torch.contexts import FUNCTION
 from moeprof.ingest.chrome_json.torch.host_side import host_side, launch_calls
-from moeprof.ingest.chrome_json.torch.instructions import process_groups
 from moeprof.ingest.chrome_json.torch.program import (
     is_of_kineto,
     is_torch,

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import pandas as pd
 
+from moeprof.errors import TraceError
 from moeprof.hlo.instruction import parse_groups
 from moeprof.ingest.planes.record import Host
 from moeprof.ingest.sources.processes import (
@@ -23,6 +24,7 @@ from moeprof.ingest.sources.processes import (
     Processes,
     Ranked,
 )
+from moeprof.tables.law import PYTORCH
 from moeprof.tables.trace import DEVICES
 
 _CPU_STRIDES = (2**17, 2**11)
@@ -274,3 +276,20 @@ def _frame(
             for h, d in order
         ]
     )
+
+
+def refuse_one_rank_twice(hosts: Sequence[Host]) -> None:
+    """Of PyTorch's files of a single rank: two of the same are a copy, or of two runs.
+
+    Raises:
+        TraceError: two files are of one rank.
+    """
+    ranks: dict[int, Host] = {}
+    for host in hosts:
+        if host.framework == PYTORCH and host.process >= 0:
+            other = ranks.setdefault(host.process, host)
+            if other is not host:
+                raise TraceError(
+                    f"{other.name} and {host.name}: expected a file of each rank once, found two "
+                    f"of rank {host.process}; give those of one run"
+                )

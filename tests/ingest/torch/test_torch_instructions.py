@@ -5,7 +5,8 @@ import json
 import pytest
 
 from moeprof.hlo.instruction import NOT_READ
-from moeprof.ingest.chrome_json.torch.instructions import call_of, made
+from moeprof.ingest.chrome_json.torch.calls import call_of
+from moeprof.ingest.chrome_json.torch.instructions import made
 
 BF16, F32, LONG = "c10::BFloat16", "float", "long int"
 

@@ -12,7 +12,7 @@ from builders.work import hlo, kernel, traced
 from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.gates import outcome, parse_gate
 from moeprof.analyzers.comparison.notes import SETTING_CHANGES, setting_changes
-from moeprof.answers.names import encodable
+from moeprof.answers.values import encodable
 from moeprof.reports.comparison.document import build_comparison, comparison_json
 from moeprof.reports.comparison.figures import components, step
 from moeprof.reports.comparison.page import comparison_view, render

@@ -20,6 +20,7 @@ from moeprof.hlo.program import STAND_IN
 from moeprof.ingest.chrome_json.device_work import GLOO, DeviceWork
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
 from moeprof.ingest.chrome_json.processes import ON_DEVICE, graph_ids
+from moeprof.ingest.chrome_json.torch.calls import Call, call_of, gloo_message
 from moeprof.ingest.chrome_json.torch.contexts import (
     ANNOTATION,
     CPU_OP,
@@ -28,13 +29,7 @@ from moeprof.ingest.chrome_json.torch.contexts import (
     Contexts,
     contexts_of,
 )
-from moeprof.ingest.chrome_json.torch.instructions import (
-    Call,
-    call_of,
-    gloo_message,
-    instruction,
-    made,
-)
+from moeprof.ingest.chrome_json.torch.instructions import instruction, made
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.intervals import nesting
