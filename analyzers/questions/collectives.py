@@ -142,9 +142,10 @@ def _table(calls: Calls, waits: pd.DataFrame, view: Window, trace: Trace) -> pd.
     parts = classes_of(trace)[["module", "op", "component"]]
     sites = sites.reset_index(names="site").merge(parts, on=["module", "op"], how="left")
     sites = sites.fillna({"component": "unattributed"}).astype(_KINDS)
-    named = [axes_of(calls.sites[site].groups, trace.meta.mesh) for site in sites["site"]]
+    named = (axes_of(calls.sites[site].groups, trace.meta.mesh) for site in sites["site"])
     carried = _axes(sites, carried_by_site(trace, calls.sites))
-    return sites.assign(axis=carried.mask(pd.Series(named, sites.index, "str") != "", named))
+    axis = [mesh or kind for mesh, kind in zip(named, carried, strict=True)]
+    return sites.assign(axis=pd.Series(axis, sites.index, dtype="str"))
 
 
 def _described(site: Site) -> tuple[object, ...]:
