@@ -53,6 +53,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu_ab_one_gpu.json": strategies,
     "gpu_imbalance.json": imbalance,
     "gpu_steps.json": captured_steps,
+    "gpu_steps_two.json": captured_steps,
     "gpu_plans.json": plans,
     "gpu_whole_runs.json": whole_runs,
     "gpu_whole_runs_two.json": whole_runs,

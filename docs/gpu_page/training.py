@@ -253,13 +253,18 @@ def captured_steps(document: dict[str, Any]) -> str:
             ]
         )
     head = ["capture", "folder", "bare profile", "step ms", "interval ms", "laws that warn"]
+    devices = document.get("devices", 1)
+    where = "one GPU" if devices == 1 else f"{devices} GPUs, experts over them,"
+    ways = "by its capacity buffers, by moeprof's kernels and by XLA's ragged all-to-all decomposed"
+    said = "a cold and a warm compilation cache, and MaxText 0.2.5. "
+    if devices > 1:
+        said = f"and MaxText 0.2.5 {ways}. "
     return "\n\n".join(
         [
-            "## Captures on one GPU have their steps",
+            f"## Captures on {where} have their steps",
             f"`moeprof capture --steps {document['steps_asked']}`, read as the run folder and as "
             "the profile alone, by `benchmarks/gpu/steps.py`: the bundled model with every "
-            "strategy, a script without annotations, a cold and a warm compilation cache, and "
-            "MaxText 0.2.5. " + measured_on(document["machine"]),
+            f"strategy, a script without annotations, {said}" + measured_on(document["machine"]),
             table(head, rows),
             *failures(
                 {n: row["failed"] for n, row in document["cases"].items() if "failed" in row}
