@@ -59,6 +59,12 @@ class DeviceWork:
     untold: int
     nameless: int
 
+    def is_among(self, count: int) -> Flags:
+        """Which of the ``count`` events of the trace are work."""
+        found: Flags = np.zeros(count, bool)
+        found[self.places] = True
+        return found
+
 
 def device_work(gathered: Gathered, keep: Flags, *, has_gpus: bool = False) -> DeviceWork:
     """Pick the device work among the kept events.

@@ -115,10 +115,10 @@ def contexts_of(gathered: Gathered, is_host: Flags) -> Contexts:
     is_forward_op = is_op & (kind != _NODE) & (calls.sequence >= 0) & (calls.thread <= 0)
     forward = _forward_ops(gathered, column, track, kind, calls, is_forward_op)
     parent = np.where(forward >= 0, forward, nested.parent)
-    waves = _waves(parent)
+    waves = _waves(_depth(parent))
     phase, is_again = _phases(waves, nested.parent, parent, kind, is_forward_op, column["start_ns"])
     op = np.full(len(places), -1, np.int64)
-    for wave in _waves(nested.parent):
+    for wave in _waves(nested.depth):
         above = nested.parent[wave]
         op[wave] = np.where(is_op[wave] & (kind[wave] != _NODE), wave, _at(op, above, -1))
     node, above_of, elements = _tree(waves, parent, is_again, kind, column["event"])
@@ -241,12 +241,17 @@ def _plain(name: str) -> str:
     return _BACKWARD.sub("", name).replace("_", "").lower()
 
 
-def _waves(parent: Int64s) -> list[Int64s]:
-    """Places by how many are above them, those above first."""
+def _depth(parent: Int64s) -> Int64s:
+    """How many are above each place."""
     depth, above = (parent >= 0).astype(np.int64), parent.copy()
     while (above >= 0).any():
         depth += _at(depth, above, 0)
         above = _at(above, above, -1)
+    return depth
+
+
+def _waves(depth: Int64s) -> list[Int64s]:
+    """Places by how many are above them, those above first."""
     order = np.argsort(depth, kind="stable")
     return np.split(order, np.searchsorted(depth[order], np.arange(1, depth.max(initial=0) + 1)))
 

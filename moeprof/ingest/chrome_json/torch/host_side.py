@@ -40,20 +40,15 @@ Sides = tuple[pd.DataFrame, pd.DataFrame]
 
 def host_side(gathered: Gathered, found: DeviceWork, steps: JsonSteps, keep: Flags) -> Sides:
     """The tables of a host's own doings, by start, without a name of the host."""
-    is_work = np.zeros(len(keep), bool)
-    is_work[found.places] = True
-    return (
-        _launches(gathered, found, keep & ~is_work),
-        _events(gathered, steps, keep & ~is_work),
-    )
+    is_host = keep & ~found.is_among(len(keep))
+    return _launches(gathered, found, is_host), _events(gathered, steps, is_host)
 
 
 def launch_calls(gathered: Gathered, found: DeviceWork, keep: Flags) -> Calls:
     """The first call of each id that device work bears."""
     ids = gathered.column("correlation")
-    is_work = np.zeros(len(keep), bool)
-    is_work[found.places] = True
-    places = np.flatnonzero(keep & ~is_work & (ids > 0) & np.isin(ids, ids[found.places]))
+    is_host = keep & ~found.is_among(len(keep))
+    places = np.flatnonzero(is_host & (ids > 0) & np.isin(ids, ids[found.places]))
     start = gathered.column("start_ns")[places]
     order = np.lexsort((start, ids[places]))
     order = order[np.append(True, np.diff(ids[places][order]) > 0)[: len(order)]]

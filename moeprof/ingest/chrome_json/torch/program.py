@@ -134,10 +134,8 @@ def torch_ops(
     """
     category = gathered.column("category")
     code = gathered.labels.code
-    is_work = np.zeros(len(keep), bool)
-    is_work[found.places] = True
     is_op = category == code(CPU_OP)
-    is_call = (gathered.column("correlation") != NONE) & ~is_work
+    is_call = (gathered.column("correlation") != NONE) & ~found.is_among(len(keep))
     is_around = np.isin(category, [code(name) for name in (CPU_OP, ANNOTATION, FUNCTION)])
     contexts = contexts_of(gathered, keep & (is_call | is_around))
     is_host = np.isin(found.places, contexts.places)  # work of a CPU
