@@ -192,7 +192,7 @@ def component_of_primitive(op_name: str) -> str | None:
     """Component of the op at the end of an op_name, JAX's or PyTorch's, of those with one use."""
     if op_name.startswith(OF_TORCH):
         ops = [scope for scope in op_name.split("/") if scope.startswith("aten::")]
-        known = (part for op in reversed(ops) for ops, part in _OPS if ops.fullmatch(op))
+        known = (part for op in reversed(ops) for named, part in _OPS if named.fullmatch(op))
         return next(known, None)
     found = (
         _PRIMITIVES.get(part.rpartition("/")[2].rstrip(")")) for part in op_name_parts(op_name)
@@ -203,11 +203,12 @@ def component_of_primitive(op_name: str) -> str | None:
 def _path(op_name: str) -> list[str]:
     elements = [element.strip("()") for element in _WRAPPERS.sub("", op_name).split("/")]
     outer = 0
-    if op_name.startswith(OF_TORCH):
+    is_torch = op_name.startswith(OF_TORCH)
+    if is_torch:
         outer = 2
     elif elements[0].startswith(("jit(", "pmap(")):
         outer = 2 if elements[1:2] == ["jit(main"] else 1  # older versions add jit(main)
     inner = elements[outer:-1]
-    if outer == 2 and op_name.startswith(OF_TORCH):  # ATen's words say what is done, not what for
+    if is_torch:  # ATen's words say what is done, not what for
         inner = [element for element in inner if not _OF_ATEN.match(element)]
     return [element.removeprefix("jit(") for element in inner if element]
