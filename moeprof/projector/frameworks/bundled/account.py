@@ -52,10 +52,11 @@ _UPDATE = (
     _live("gradient of embedding or head, clipped", "G_end:w", 1),
     _live("gradients of embedding and head, reduced", "G_end", 2),
 )
+_LAYOUT = _live("expert weights of all layers, laid out for the gather", "P_moved:w", 1)
 _WEIGHTS = (
     _MOE_GRADIENTS,
     _live("gradient of layer weights, not reduced", "W_gathered", 1),
-    _live("expert weights of all layers, laid out for the gather", "P_moved:w", 1),
+    _LAYOUT,
 )
 _KEPT_LAYER = (
     _live("cotangents, norm", "T d", 3),
@@ -129,7 +130,7 @@ _DENSE_MOMENTS = {
         _live("product and cotangents of gate and up", "n f", 3),
     ),
 }
-_FIRST_ITERATION = (*_LAYER, _LOGITS, _WEIGHTS[-1])
+_FIRST_ITERATION = (*_LAYER, _LOGITS, _LAYOUT)
 """Where the first iteration of the layers' loop is apart from it, and no layer has a gradient yet:
 it runs beside what is left of the loss."""
 _FIRST_MOMENTS = {
@@ -141,6 +142,12 @@ _FIRST_MOMENTS = {
         _live("gate, up and their product", "n f", 3),
     ),
 }
+_LOSS = (
+    _live("head, gathered, and its gradient, not reduced", "W_head", 2),
+    _live("logits, overwritten by their gradient", "T V:f32", 1),
+    _live("last hidden state and its cotangent", "T d:f32", 2),
+    _LAYOUT,
+)
 _MOE = "backward of a MoE layer"
 
 
@@ -235,12 +242,7 @@ def always(setting: Setting) -> tuple[Live, ...]:
 
 def loss(setting: Setting) -> tuple[Live, ...]:
     """Float32 logits and their gradient, and the gathered head."""
-    return (
-        _live("head, gathered, and its gradient, not reduced", "W_head", 2),
-        _live("logits, overwritten by their gradient", "T V:f32", 1),
-        _live("last hidden state and its cotangent", "T d:f32", 2),
-        _live("expert weights of all layers, laid out for the gather", "P_moved:w", 1),
-    )
+    return _LOSS
 
 
 # What a layer keeps without recomputation, or without a loop.
@@ -265,6 +267,27 @@ _KEPT_ATTENTION = (
     _kept("norms and inputs in float32", "T d:f32", 5),
     _kept("norms and inputs", "T d", 2),
 )
+_KEPT_SORTED = (
+    _kept("sorted rows", "N d", 1),
+    _kept("returned rows in float32", "T K d:f32", 1),
+    _kept("gate, up, product, parts of silu", "N f", 6),
+)
+_KEPT_EXPERTS = {
+    "dense": (
+        _kept("combine mask, twice", "M", 2),
+        _kept("dispatch mask", "M:u8", 1),
+        _kept("capacity rows in and out", "n d", 2),
+        _kept("capacity rows exchanged, for more than one sequence", "n_many d", 1),
+        _kept("gate, up, product, parts of silu", "n f", 6),
+    ),
+    "sparse-gmm": _KEPT_SORTED,
+    "sparse-gmm-deepep": (
+        _kept("fanned-out rows", "N d", 1),
+        _kept("gate, up, weighted product, parts of silu", "N f", 6),
+        _kept("product before its weight, in float32", "N f:f32", 1),
+    ),
+    "sparse-ragged-dot": _KEPT_SORTED,
+}
 
 
 def _kept_dense(setting: Setting, inside: int) -> tuple[Live, ...]:
@@ -281,35 +304,11 @@ def kept_whole(setting: Setting) -> dict[str, tuple[Live, ...]]:
 
     Gathered weights are kept too: autodiff treats them as any activation.
     """
-    rows = {
-        "dense": (
-            _kept("combine mask, twice", "M", 2),
-            _kept("dispatch mask", "M:u8", 1),
-            _kept("capacity rows in and out", "n d", 2),
-            _kept("capacity rows exchanged, for more than one sequence", "n_many d", 1),
-            _kept("gate, up, product, parts of silu", "n f", 6),
-        ),
-        "sparse-gmm": (
-            _kept("sorted rows", "N d", 1),
-            _kept("returned rows in float32", "T K d:f32", 1),
-            _kept("gate, up, product, parts of silu", "N f", 6),
-        ),
-        "sparse-gmm-deepep": (
-            _kept("fanned-out rows", "N d", 1),
-            _kept("gate, up, weighted product, parts of silu", "N f", 6),
-            _kept("product before its weight, in float32", "N f:f32", 1),
-        ),
-        "sparse-ragged-dot": (
-            _kept("sorted rows", "N d", 1),
-            _kept("returned rows in float32", "T K d:f32", 1),
-            _kept("gate, up, product, parts of silu", "N f", 6),
-        ),
-    }[setting.strategy.kind]
     shared = (_kept("inside the shared expert", "T f_s", 6),) if setting.model.shared_width else ()
     return {
         "moe": (
             *_KEPT_ATTENTION,
-            *rows,
+            *_KEPT_EXPERTS[setting.strategy.kind],
             *shared,
             replace(used_weights(setting), kind="activations"),
         ),
