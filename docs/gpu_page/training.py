@@ -254,11 +254,14 @@ def captured_steps(document: dict[str, Any]) -> str:
         )
     head = ["capture", "folder", "bare profile", "step ms", "interval ms", "laws that warn"]
     devices = document.get("devices", 1)
-    where = "one GPU" if devices == 1 else f"{devices} GPUs, experts over them,"
-    ways = "by its capacity buffers, by moeprof's kernels and by XLA's ragged all-to-all decomposed"
-    said = "a cold and a warm compilation cache, and MaxText 0.2.5. "
-    if devices > 1:
-        said = f"and MaxText 0.2.5 {ways}. "
+    if devices == 1:
+        where, said = "one GPU", "a cold and a warm compilation cache, and MaxText 0.2.5. "
+    else:
+        where = f"{devices} GPUs, experts over them,"
+        said = (
+            "and MaxText 0.2.5 by its capacity buffers, by moeprof's kernels and by XLA's ragged "
+            "all-to-all decomposed. "
+        )
     return "\n\n".join(
         [
             f"## Captures on {where} have their steps",
