@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from moeprof.columns.table import Given, Table
 from moeprof.hlo.attributes import NO_ATTRIBUTES, Attributes, attributes_text, parse_attributes
 from moeprof.hlo.shape import Shape, laid_out
 
@@ -145,8 +145,9 @@ _PLAIN = {
 """Field of an instruction -> the column that holds the same."""
 
 
-def instructions_of(rows: pd.DataFrame) -> list[Instruction]:
+def instructions_of(rows: Given) -> list[Instruction]:
     """The instructions that the rows are, in their order; a column that is not there is unknown."""
+    rows = Table.of(rows)
     texts = {name: _column(rows, name, "") for name in ("shape", "details", "attributes")}
     results, attributes = _results(*texts.values())
     columns: dict[str, Sequence[object]] = {
@@ -184,7 +185,7 @@ def columns_of(items: Sequence[Instruction]) -> Columns:
     return columns
 
 
-def _column(rows: pd.DataFrame, name: str, unknown: object) -> list[Any]:
+def _column(rows: Table, name: str, unknown: object) -> list[Any]:
     return rows[name].tolist() if name in rows else [unknown] * len(rows)
 
 

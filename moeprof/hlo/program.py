@@ -10,8 +10,8 @@ from math import prod
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.table import Given, Table
 from moeprof.hlo.instruction import Frame as Frame
 from moeprof.hlo.instruction import Instruction, instructions_of, without_call_circles
 from moeprof.hlo.shape import UNKNOWN_SIZE, Shape, arrays_of
@@ -346,9 +346,9 @@ def _plain_dims(dims: Iterable[int]) -> tuple[int, ...]:
 class Programs(Mapping[int, Program]):
     """The programs of `HLO_OPS` by id, each built at the first look at it."""
 
-    def __init__(self, hlo_ops: pd.DataFrame) -> None:
+    def __init__(self, hlo_ops: Given) -> None:
         """Nothing is read before it is asked for but the ids."""
-        self._table = hlo_ops
+        self._table = Table.of(hlo_ops)
         self._known: dict[int, Program] = {}
 
     def __getitem__(self, module: int) -> Program:
@@ -359,7 +359,7 @@ class Programs(Mapping[int, Program]):
         """
         if module not in self._known:
             rows = self._rows[module]
-            self._known[module] = Program(instructions_of(self._table.iloc[rows]))
+            self._known[module] = Program(instructions_of(self._table[rows]))
         return self._known[module]
 
     def __contains__(self, module: object) -> bool:
@@ -377,7 +377,7 @@ class Programs(Mapping[int, Program]):
     @cached_property
     def _rows(self) -> dict[int, slice | np.ndarray]:
         """Rows of each program; a slice, which copies nothing, where they lie side by side."""
-        ids = self._table["module"].to_numpy()
+        ids = self._table["module"]
         order = np.argsort(ids, kind="stable")
         found, firsts = np.unique(ids[order], return_index=True)
         rows: dict[int, slice | np.ndarray] = {}
@@ -387,7 +387,7 @@ class Programs(Mapping[int, Program]):
         return rows
 
 
-def programs_in(hlo_ops: pd.DataFrame, modules: Iterable[int]) -> dict[int, Program]:
+def programs_in(hlo_ops: Given, modules: Iterable[int]) -> dict[int, Program]:
     """The named modules among the rows of `HLO_OPS`, by id."""
     every, wanted = Programs(hlo_ops), set(modules)
     return {module: every[module] for module in every if module in wanted}

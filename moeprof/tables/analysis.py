@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import pandas as pd
-
+from moeprof.columns.table import Table
 from moeprof.tables.law import Scope
+from moeprof.tables.once import LazyFrame, table_of
 from moeprof.tables.schema import Schema
 
 Status = Literal["ok", "none", "not_known", "withheld"]
@@ -50,6 +50,7 @@ class Withheld:
 class Analysis:
     """What an analyzer returns: pure data, nothing drawn, nothing printed.
 
+    ``table`` may be given as a `Table` or a frame; as an attribute it is a pandas frame.
     ``withheld`` are figures of it that a law forbids to show; what shows it leaves them out.
     ``why`` says why there is nothing; it is the first of the notes, too.
     """
@@ -58,12 +59,18 @@ class Analysis:
     question: str
     headline: tuple[Metric, ...]
     schema: Schema
-    table: pd.DataFrame
+    table: LazyFrame = LazyFrame()  # noqa: RUF009 (a descriptor, which instances share)
     notes: tuple[str, ...] = ()
     withheld: tuple[Withheld, ...] = ()
     status: Status = "ok"
     why: str = ""
     basis: Basis = "step"
+
+    @property
+    def cells(self) -> Table:
+        """The table without pandas."""
+        found: Table = table_of(self, "table")
+        return found
 
 
 def nothing(
@@ -77,5 +84,5 @@ def nothing(
 ) -> Analysis:
     """The answer where there is nothing to answer with, because of ``why``."""
     return Analysis(
-        name, question, headline, schema, schema.frame(), (why, *notes), status=status, why=why
+        name, question, headline, schema, schema.table(), (why, *notes), status=status, why=why
     )

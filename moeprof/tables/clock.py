@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from moeprof.columns.table import Column
 from moeprof.errors import TableError
 from moeprof.tables.trace import TraceMeta
 
@@ -44,7 +44,7 @@ def to_common(meta: TraceMeta, host: str, stamps_ns: Int64s) -> Int64s:
     return common
 
 
-def comparable_stamps(meta: TraceMeta, hosts: pd.Series, stamps_ns: Int64s) -> Int64s:
+def comparable_stamps(meta: TraceMeta, hosts: Column, stamps_ns: Int64s) -> Int64s:
     """Stamps of `hosts` on the common clock; those of a host that is not aligned on its own.
 
     The latter may be compared within a host alone: `aligned_hosts` tells.
@@ -53,6 +53,6 @@ def comparable_stamps(meta: TraceMeta, hosts: pd.Series, stamps_ns: Int64s) -> I
         return stamps_ns
     common = stamps_ns.copy()
     for host in sorted(aligned_hosts(meta) & set(meta.hosts)):
-        mine = (hosts == host).to_numpy()
+        mine = np.asarray(hosts == host)
         common[mine] = to_common(meta, host, stamps_ns[mine])
     return common

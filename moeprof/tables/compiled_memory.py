@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pandas as pd
+from moeprof.columns.table import Frame
 
 NOT_REPORTED = "not reported by this backend"
 _ENDING = "_size_in_bytes"
@@ -89,6 +87,7 @@ def _sizes(stats: object) -> dict[str, int]:
 HOST = 5
 
 
-def on_device(buffers: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `BUFFERS` that lie in the device's memory."""
-    return buffers[buffers["color"].ne(HOST)]
+def on_device(buffers: Frame) -> Frame:
+    """Rows of `BUFFERS`, a table or a frame, that lie in the device's memory."""
+    found: Frame = buffers[buffers["color"] != HOST]
+    return found

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+
+from moeprof.columns.table import Frame, Given
 
 Int64s = npt.NDArray[np.int64]
 _MOST = 2**62
@@ -126,14 +127,14 @@ WAIT = "sync"
 """`kind` of events that only wait."""
 
 
-def is_work(events: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def is_work(events: Given) -> npt.NDArray[np.bool_]:
     """Whether each of `events` (rows of `EVENTS`) is work of the device."""
-    flags: npt.NDArray[np.bool_] = events["kind"].ne(WAIT).to_numpy(dtype=bool)
+    flags: npt.NDArray[np.bool_] = np.asarray(events["kind"] != WAIT)
     return flags
 
 
-def work_of(events: pd.DataFrame) -> pd.DataFrame:
-    """`events` without those that only wait; the same frame where none does."""
+def work_of(events: Frame) -> Frame:
+    """`events`, a table or a frame, without those that only wait; the same where none does."""
     flags = is_work(events)
     return events if flags.all() else events[flags]
 

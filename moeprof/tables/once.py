@@ -5,11 +5,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
-import pandas as pd
+from moeprof.columns.table import Given, Table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from moeprof.hlo.program import Programs
     from moeprof.tables.trace import Trace
 
@@ -36,8 +48,8 @@ class Computed:
     _copies: Copies
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle has: the frames, read."""
-        return {name: getattr(self, name) for name in vars(self)}
+        """What a copy or a pickle has: the tables, read."""
+        return {name: table_of(self, name) for name in vars(self)}
 
 
 def as_given(trace: Trace, value: Any) -> Any:
@@ -96,13 +108,14 @@ class Latest:
             return self._held[1]
 
 
-Loader = Callable[[], pd.DataFrame]
+Loader: TypeAlias = Callable[[], Given]
 
 
 class LazyFrame:
-    """A field of a frozen dataclass that takes a frame, or what reads it, and gives the frame.
+    """A field of a frozen dataclass that takes a table, or what reads it, and gives it as a frame.
 
     A descriptor without a default: an argument that is left out is missing, as in any dataclass.
+    The frame is made at the first look at it; `table_of` gives the table, without pandas.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -123,11 +136,25 @@ class LazyFrame:
         """
         if instance is None:
             raise AttributeError(f"{owner.__name__} has no {self._name} without an instance")
-        held: pd.DataFrame | Loader = vars(instance)[self._name]
-        if callable(held):
-            held = vars(instance)[self._name] = held()
-        return held
+        held = table_of(instance, self._name)
+        return cast(Table, held).pandas()
 
-    def __set__(self, instance: object, value: pd.DataFrame | Loader) -> None:
-        """Keep a frame or a loader; the dataclass calls this once, when it is made."""
+    def __set__(self, instance: object, value: Given | Loader) -> None:
+        """Keep a table, a frame or a loader; the dataclass calls this once, when it is made."""
         vars(instance)[self._name] = value
+
+
+def table_of(instance: object, name: str) -> Any:
+    """A field that is a `LazyFrame`, as a `Table`, read if this is the first look at it.
+
+    Any other field as it is.
+
+    Raises:
+        MoeprofError: it cannot be read.
+    """
+    if not isinstance(vars(type(instance)).get(name), LazyFrame):
+        return getattr(instance, name)
+    held = vars(instance)[name]
+    if not isinstance(held, Table):
+        held = vars(instance)[name] = Table.of(held() if callable(held) else held)
+    return held

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from moeprof.tables.schema import Column, Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STAGE_WORK = Schema(
     "stage_work",

@@ -5,18 +5,22 @@ A `Schema` travels with every frame that crosses a module border.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-from pandas.api.types import union_categoricals
+import numpy as np
 
+from moeprof.columns.coded import Coded
+from moeprof.columns.table import Table, texts_of
 from moeprof.errors import TableError
 
-# Column kinds and the pandas dtype each is stored with. "text" never holds a missing value, nor
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Column kinds and the pandas dtype each has in a frame. "text" never holds a missing value, nor
 # does "label", text of few different values kept as codes; "int64" columns mark "none" by -1,
-# stated in the column's meaning.
+# stated in the column's meaning. In a `Table` texts are objects and labels are `Coded`.
 _DTYPES = {
     "int64": "int64",
     "float64": "float64",
@@ -28,6 +32,9 @@ _DTYPES = {
 
 def stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Frames of the same columns one behind the other; labels stay codes, in order of first use."""
+    import pandas as pd
+    from pandas.api.types import union_categoricals
+
     first = frames[0]
     columns = {}
     for name in first:
@@ -65,16 +72,44 @@ class Schema:
         """Column names, in order."""
         return [column.name for column in self.columns]
 
-    def frame(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
-        """Build a frame from columns (mapping) or rows (sequence), with this schema's dtypes.
+    def table(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()) -> Table:
+        """Build a table from columns (mapping) or rows (sequence), with this schema's types.
 
         Columns that have them already are taken as they are, not copied.
+
+        Raises:
+            TableError: a column is missing, or cannot have the type.
         """
+        if isinstance(rows, Mapping):
+            self._require(rows)
+            columns = {column.name: rows[column.name] for column in self.columns}
+        else:
+            columns = {name: [row[name] for row in rows] for name in self.names}
+        return Table({c.name: self._typed(c, columns[c.name]) for c in self.columns})
+
+    def frame(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
+        """The same as a pandas frame."""
+        import pandas as pd
+
         if isinstance(rows, Mapping):
             table = pd.DataFrame(rows, copy=False)
         else:
             table = pd.DataFrame(list(rows), columns=self.names)
         return self.check(self._cast(table))
+
+    def checked(self, table: Table) -> Table:
+        """`table` with this schema's columns in order; extra columns are dropped.
+
+        Raises:
+            TableError: a column is missing or has another type.
+        """
+        self._require(table)
+        for column in self.columns:
+            values = table[column.name]
+            found = "label" if isinstance(values, Coded) else str(values.dtype)
+            if found != {"text": "object"}.get(column.kind, column.kind):
+                raise self._other_kind(column, found)
+        return table if list(table) == self.names else table.select(*self.names)
 
     def check(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return `table` with this schema's columns in order; extra columns are dropped.
@@ -82,20 +117,14 @@ class Schema:
         Raises:
             TableError: a column is missing or has another dtype.
         """
-        missing = [name for name in self.names if name not in table.columns]
-        if missing:
-            raise TableError(
-                f"table '{self.name}' lacks column(s) {', '.join(missing)} "
-                f"(it has: {', '.join(map(str, table.columns)) or 'none'})"
-            )
+        import pandas as pd
+
+        self._require(table.columns)
         dtypes = dict(zip(table.columns, table.dtypes, strict=True))
         for column in self.columns:
             found = dtypes[column.name]
             if found != _DTYPES[column.kind]:
-                raise TableError(
-                    f"table '{self.name}', column '{column.name}': expected {column.kind}, "
-                    f"found {found}"
-                )
+                raise self._other_kind(column, found)
         if list(table.columns) == self.names:
             return table
         return pd.DataFrame({name: table[name] for name in self.names}, copy=False)
@@ -107,3 +136,32 @@ class Schema:
         codes = [name for name, kind in wrong.items() if kind == "category"]
         # by way of text, so that the labels of a table without rows are text too
         return table.astype(dict.fromkeys(codes, "str")).astype(wrong) if wrong else table
+
+    def _require(self, found: Iterable[object]) -> None:
+        there = list(found)
+        missing = [name for name in self.names if name not in there]
+        if missing:
+            raise TableError(
+                f"table '{self.name}' lacks column(s) {', '.join(missing)} "
+                f"(it has: {', '.join(map(str, there)) or 'none'})"
+            )
+
+    def _typed(self, column: Column, values: Any) -> Any:
+        """A column of a `Table`, of its type."""
+        if column.kind == "label":
+            return values if isinstance(values, Coded) else Coded.of(values)
+        if column.kind == "text":
+            if isinstance(values, Coded):
+                return values.array()
+            return values if isinstance(values, np.ndarray) else texts_of(values)
+        found = np.asarray(values)
+        if found.dtype == column.kind:
+            return found
+        if len(found) and found.dtype.kind not in ("f" if column.kind == "float64" else "") + "iub":
+            raise self._other_kind(column, found.dtype)
+        return found.astype(column.kind)
+
+    def _other_kind(self, column: Column, found: object) -> TableError:
+        return TableError(
+            f"table '{self.name}', column '{column.name}': expected {column.kind}, found {found}"
+        )

@@ -11,17 +11,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+
+from moeprof.columns.table import Table, isin
 from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
 from moeprof.tables.law import JAX, Law
 from moeprof.tables.name_rule import NameRules
-from moeprof.tables.once import Computed, Copies, LazyFrame
+from moeprof.tables.once import Computed, Copies, LazyFrame, table_of
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
 
+FrameName = Literal[
+    "events",
+    "devices",
+    "hlo_ops",
+    "executions",
+    "modules",
+    "steps",
+    "buffers",
+    "rendezvous",
+    "markers",
+    "dropped",
+    "routing",
+    "received",
+    "launches",
+    "host_events",
+    "allocations",
+    "host_facts",
+]
 LOW_CONFIDENCE = 0.5
 """`confidence` below it marks an op that was guessed: no figure of a component counts it."""
 
@@ -284,8 +305,8 @@ class TraceMeta:
 class Trace(Computed):
     """A profile as tables, with its trust record. Every frame has the schema that `FRAMES` states.
 
-    A frame may be given as what reads it: it is read at the first look at it. Two traces are equal
-    only if they are the same object.
+    A frame may be given as what reads it: it is read at the first look at it. As an attribute it is
+    a pandas frame, from `table` a `Table`. Two traces are equal only if they are the same object.
     """
 
     meta: TraceMeta
@@ -307,11 +328,20 @@ class Trace(Computed):
     allocations: LazyFrame = LazyFrame()
     host_facts: LazyFrame = LazyFrame()
 
+    def table(self, name: FrameName) -> Table:
+        """A frame as a `Table`: the same rows and columns, without pandas.
+
+        Raises:
+            MoeprofError: it cannot be read.
+        """
+        found: Table = table_of(self, name)
+        return found
+
     @property
     def programs(self) -> Mapping[int, Program]:
         """The programs of ``hlo_ops`` by id, each built at the first look at it."""
         if not hasattr(self, "_programs"):
-            object.__setattr__(self, "_programs", Programs(self.hlo_ops))
+            object.__setattr__(self, "_programs", Programs(self.table("hlo_ops")))
         return self._programs
 
     def knowing(self, programs: Programs) -> Trace:
@@ -357,17 +387,15 @@ def with_steps(trace: Trace, steps: Iterable[int]) -> Trace:
     Raises:
         SelectionError: a number is of no step; the message lists those there are.
     """
-    wanted, found = set(steps), trace.steps
+    wanted, found = set(steps), trace.table("steps")
     if missing := sorted(wanted - set(found["step"].tolist())):
         raise SelectionError(
             f"{trace.meta.path}: no step has the number {', '.join(map(str, missing))}; there are: "
             f"{', '.join(map(str, found['step'].tolist())) or 'none'}"
         )
-    left = found["used"] & ~found["step"].isin(wanted)
-    chosen = found.assign(
-        used=found["used"] & ~left, reason=found["reason"].mask(left, "not asked for")
-    )
-    return _changed(trace, steps=STEPS.check(chosen))
+    left = found["used"] & ~isin(found["step"], wanted)
+    reason = np.where(left, "not asked for", found["reason"]).astype(object)
+    return _changed(trace, steps=found.assign(used=found["used"] & ~left, reason=reason))
 
 
 def without_names(trace: Trace) -> Trace:
@@ -375,7 +403,7 @@ def without_names(trace: Trace) -> Trace:
     return with_names(trace, NameRules()) if trace.meta.names.rules else trace
 
 
-FRAMES: dict[str, Schema] = {
+FRAMES: dict[FrameName, Schema] = {
     "events": EVENTS,
     "devices": DEVICES,
     "hlo_ops": HLO_OPS,

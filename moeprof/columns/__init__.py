@@ -1,0 +1,1 @@
+"""Tables inside moeprof: columns of one length on NumPy alone, grouped and matched."""

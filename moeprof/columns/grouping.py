@@ -1,0 +1,201 @@
+"""Rows that are alike in some columns, what they sum up to, and rows of two tables that match."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from moeprof.columns.coded import Coded, Flags
+from moeprof.columns.table import Column, Table
+
+Int64s = npt.NDArray[np.int64]
+_FEW = 4
+"""Numbers up to so many times their count are counted in place; more of them are sorted."""
+_MOST = 2**62
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of rows: ``of`` is the group of each row, ``first`` the first row of each group.
+
+    Methods take a value per row and give one per group, in the order of the groups.
+    """
+
+    of: Int64s
+    first: Int64s
+
+    def __len__(self) -> int:
+        """How many groups."""
+        return len(self.first)
+
+    @cached_property
+    def size(self) -> Int64s:
+        """How many rows each has."""
+        return np.bincount(self.of, minlength=len(self)).astype(np.int64, copy=False)
+
+    @cached_property
+    def order(self) -> Int64s:
+        """Rows by group, those of one in their order."""
+        return np.argsort(self.of, kind="stable")
+
+    @cached_property
+    def bounds(self) -> Int64s:
+        """Where each group begins in `order`."""
+        return np.cumsum(self.size) - self.size
+
+    def rows(self) -> list[Int64s]:
+        """The rows of each group."""
+        return np.split(self.order, self.bounds[1:]) if len(self) else []
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sums, of whole numbers and flags int64, exact; of floats as exact as they can be."""
+        if values.dtype.kind == "f":
+            sums = np.zeros(len(self), np.longdouble)
+            np.add.at(sums, self.of, values)
+            return sums.astype(np.float64)
+        if values.dtype == bool:
+            return np.bincount(self.of[values], minlength=len(self)).astype(np.int64, copy=False)
+        exact = np.zeros(len(self), np.int64)
+        np.add.at(exact, self.of, values)
+        return exact
+
+    def min(self, values: np.ndarray) -> np.ndarray:
+        """Least values."""
+        found = values[self.first]
+        np.minimum.at(found, self.of, values)
+        return found
+
+    def max(self, values: np.ndarray) -> np.ndarray:
+        """Largest values."""
+        found = values[self.first]
+        np.maximum.at(found, self.of, values)
+        return found
+
+    def any(self, flags: Flags) -> Flags:
+        """Whether a row of it has the flag."""
+        found = np.zeros(len(self), bool)
+        found[self.of[flags]] = True
+        return found
+
+    def all(self, flags: Flags) -> Flags:
+        """Whether all rows of it have the flag."""
+        return ~self.any(~flags)
+
+    def distinct(self, column: Column) -> Int64s:
+        """How many different values a column has in each."""
+        pairs = grouped_columns([self.of, column])
+        return np.bincount(self.of[pairs.first], minlength=len(self)).astype(np.int64, copy=False)
+
+    def median(self, values: np.ndarray) -> npt.NDArray[np.float64]:
+        """Medians."""
+        return np.array([np.median(values[rows]) for rows in self.rows()], np.float64)
+
+    def place(self) -> Int64s:
+        """The place of each row among those of its group, from 0."""
+        found = np.empty(len(self.of), np.int64)
+        found[self.order] = np.arange(len(self.of)) - np.repeat(self.bounds, self.size)
+        return found
+
+
+def grouped(table: Table, *names: str, is_sorted: bool = True) -> Groups:
+    """Rows that are alike in these columns, groups in the order of the values or of first use.
+
+    Texts as codes are in the order of their codes.
+    """
+    return grouped_columns([table[name] for name in names], is_sorted=is_sorted)
+
+
+def grouped_columns(columns: list[Column], *, is_sorted: bool = True) -> Groups:
+    """The same of columns."""
+    key, count = _key(columns)
+    of, count = _dense(key, count)
+    first = np.empty(count, np.int64)
+    first[of[::-1]] = np.arange(len(of) - 1, -1, -1)  # the last to be written is the first
+    if is_sorted:
+        return Groups(of, first)
+    order = np.argsort(first, kind="stable")
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    return Groups(place.take(of), first[order])
+
+
+def unique_rows(table: Table, *names: str) -> Table:
+    """The first row of each group that is alike in these columns, in the order of the rows."""
+    names = names or tuple(table)
+    found: Table = table[np.sort(grouped(table, *names).first)]
+    return found
+
+
+def places_in(table: Table, other: Table, *names: str) -> Int64s:
+    """For each row of `table` the last row of `other` that is like it in these columns, or -1."""
+    count = len(table)
+    both = grouped_columns([_both(table[name], other[name]) for name in names])
+    row_of = np.full(len(both), -1, np.int64)
+    row_of[both.of[count:]] = np.arange(len(other))
+    return row_of.take(both.of[:count])
+
+
+def pairs_of(left: Table, right: Table, *names: str) -> tuple[Int64s, Int64s]:
+    """Rows of two tables that are alike in these columns: every pair, in the order of `left`."""
+    count = len(left)
+    both = grouped_columns([_both(left[name], right[name]) for name in names])
+    mine, theirs = both.of[:count], Groups(both.of[count:], both.first)
+    times = theirs.size.take(mine)
+    rows = np.repeat(np.arange(count), times)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(times) - times, times)
+    return rows, theirs.order[theirs.bounds.take(mine[rows]) + within]
+
+
+def _both(one: Column, other: Column) -> Column:
+    if isinstance(one, Coded) or isinstance(other, Coded):
+        return Coded.of([*one.tolist(), *other.tolist()])
+    return np.concatenate([one, other])
+
+
+def _key(columns: list[Column]) -> tuple[Int64s, int]:
+    """One number per row, at least 0, in the order of the columns' values; and their bound."""
+    key, bound = _ranks(columns[0])
+    for column in columns[1:]:
+        ranks, count = _ranks(column)
+        if bound * count >= _MOST:
+            key, bound = _dense(key, bound)
+        key, bound = key * count + ranks, bound * count
+    return key, bound
+
+
+def _ranks(column: Column) -> tuple[Int64s, int]:
+    """Numbers in the order of a column's values, at least 0, and a bound that none reaches."""
+    if isinstance(column, Coded):
+        return column.codes.astype(np.int64), max(len(column.texts), 1)
+    if column.dtype == object or column.dtype.kind == "f":
+        values, ranks = np.unique(column, return_inverse=True)
+        return ranks, max(len(values), 1)
+    if column.dtype == bool:
+        return column.astype(np.int64), 2
+    if not len(column):
+        return column.astype(np.int64), 1
+    low, high = int(column.min()), int(column.max())
+    if high - low < _MOST:
+        return column - low, high - low + 1
+    values, ranks = np.unique(column, return_inverse=True)
+    return ranks, len(values)
+
+
+def _dense(key: Int64s, bound: int) -> tuple[Int64s, int]:
+    """The numbers without gaps, in the same order, and how many there are."""
+    if bound > _FEW * len(key) + 1024:
+        values, of = np.unique(key, return_inverse=True)
+        return of, len(values)
+    is_used = np.zeros(bound, bool)
+    is_used[key] = True
+    place = np.cumsum(is_used) - 1
+    return place.take(key), int(place[-1]) + 1 if bound else 0
+
+
+def spread(values: Any, groups: Groups) -> Any:
+    """A value per group, given to each of its rows."""
+    return values[groups.of]

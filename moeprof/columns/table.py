@@ -1,0 +1,221 @@
+"""A table inside moeprof: columns of one length by name, on NumPy alone.
+
+Reading a profile and answering a question goes from table to table. pandas, whose import takes
+longer than reading a small profile, comes in where a person or a question asks for a frame:
+`Table.pandas`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from moeprof.columns.coded import Coded, Flags
+from moeprof.columns.coded import stacked as stacked_texts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Column: TypeAlias = Any
+"""An int64, float64 or bool array, `Coded` texts, or an array of texts as objects."""
+
+
+Given: TypeAlias = "Table | pd.DataFrame"
+"""What a function takes that turns it into a `Table`."""
+Frame = TypeVar("Frame", "Table", "pd.DataFrame")
+"""Of functions that do with both and give what they take."""
+
+
+class Table:
+    """Columns of one length by name, in order. Nothing changes a table: methods make new ones.
+
+    ``table["start_ns"]`` is a column, ``table[flags]``, ``table[places]`` and ``table[a:b]`` are
+    tables of those rows.
+    """
+
+    __slots__ = ("_frame", "columns")
+    columns: dict[str, Column]
+    _frame: pd.DataFrame
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        """Take the columns as they are; nothing is copied.
+
+        Raises:
+            ValueError: they are of several lengths.
+        """
+        self.columns = dict(columns)
+        if len(lengths := {len(column) for column in self.columns.values()}) > 1:
+            raise ValueError(f"columns of one table have {sorted(lengths)} rows")
+
+    @staticmethod
+    def of(data: Given) -> Table:
+        """`data` as a table; a frame keeps its columns, categories as `Coded`."""
+        if isinstance(data, Table):
+            return data
+        made = Table({str(name): _column(data[name]) for name in data})
+        made._frame = data
+        return made
+
+    def pandas(self) -> pd.DataFrame:
+        """The table as a frame, made at the first call; its index counts the rows."""
+        if not hasattr(self, "_frame"):
+            import pandas as pd
+
+            columns = {name: _series(column) for name, column in self.columns.items()}
+            self._frame = pd.DataFrame(columns, copy=False)
+        return self._frame
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(next(iter(self.columns.values()), ()))
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a column of this name."""
+        return name in self.columns
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the columns."""
+        return iter(self.columns)
+
+    def __getitem__(self, chosen: Any) -> Any:
+        """A column by its name; else the table of some rows."""
+        if isinstance(chosen, str):
+            return self.columns[chosen]
+        return Table({name: column[chosen] for name, column in self.columns.items()})
+
+    def __getstate__(self) -> dict[str, Column]:
+        """What a copy or a pickle has: the columns."""
+        return self.columns
+
+    def __setstate__(self, columns: dict[str, Column]) -> None:
+        """Take what a pickle has."""
+        self.columns = columns
+
+    def __repr__(self) -> str:
+        """How much there is of it."""
+        return f"Table({len(self)} rows of {', '.join(self.columns) or 'no columns'})"
+
+    def rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
+        """The rows as plain values of these columns; of all where none is named."""
+        columns = [self.columns[name].tolist() for name in names or self.columns]
+        return zip(*columns, strict=True)
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The rows as plain values by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows()]
+
+    def select(self, *names: str) -> Table:
+        """These columns alone, in this order."""
+        return Table({name: self.columns[name] for name in names})
+
+    def without(self, *names: str) -> Table:
+        """The other columns."""
+        return Table({name: c for name, c in self.columns.items() if name not in names})
+
+    def assign(self, **columns: Column) -> Table:
+        """With other or more columns; one value is that of every row."""
+        return Table(self.columns | {n: _filled(value, len(self)) for n, value in columns.items()})
+
+    def renamed(self, **names: str) -> Table:
+        """With other names of some columns: the new one by the old one."""
+        return Table({names.get(name, name): column for name, column in self.columns.items()})
+
+    def order(self, *names: str, falling: Sequence[str] = ()) -> np.ndarray:
+        """Places of the rows in order of these columns, those alike as they stand.
+
+        Texts are in the order of the alphabet, missing floats last; `falling` are the columns
+        whose largest values come first.
+        """
+        keys = [_sort_key(self.columns[name], is_falling=name in falling) for name in names]
+        return np.lexsort(keys[::-1])
+
+    def sorted(self, *names: str, falling: Sequence[str] = ()) -> Table:
+        """The rows in that order."""
+        found: Table = self[self.order(*names, falling=falling)]
+        return found
+
+
+def stacked(tables: Sequence[Table]) -> Table:
+    """Tables of the same columns one behind the other."""
+    if len(tables) == 1:
+        return tables[0]
+    return Table({name: joined([table[name] for table in tables]) for name in tables[0]})
+
+
+def joined(columns: Sequence[Column]) -> Column:
+    """Columns one behind the other; all are texts as codes, or none is."""
+    if isinstance(columns[0], Coded):
+        return stacked_texts(columns)
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def isin(column: Column, wanted: Iterable[Any]) -> Flags:
+    """Whether each entry of a column is one of some values, texts or numbers."""
+    if isinstance(column, Coded):
+        return column.isin(wanted)
+    if column.dtype == object:
+        among = frozenset(wanted)
+        return np.fromiter((value in among for value in column), bool, len(column))
+    values = wanted if isinstance(wanted, np.ndarray) else np.array(list(wanted), column.dtype)
+    return np.isin(column, values)
+
+
+def texts_of(values: Iterable[str]) -> np.ndarray:
+    """Texts as an array of objects."""
+    held = list(values)
+    found = np.empty(len(held), object)
+    found[:] = held
+    return found
+
+
+def _filled(value: object, count: int) -> Column:
+    """A column of one value; what has entries is one."""
+    if isinstance(value, str):
+        return Coded.same(value, count)
+    if isinstance(value, bool | int | float | np.generic):
+        return np.broadcast_to(np.asarray(value), count)
+    return (
+        texts_of(value)
+        if isinstance(value, list) and _are_texts(value)
+        else np.asarray(value)
+        if isinstance(value, list)
+        else value
+    )
+
+
+def _are_texts(values: Sequence[object]) -> bool:
+    return bool(values) and isinstance(values[0], str)
+
+
+def _sort_key(column: Column, *, is_falling: bool) -> np.ndarray:
+    if isinstance(column, Coded):
+        ranks = np.empty(len(column.texts), np.int64)
+        ranks[np.argsort(texts_of(column.texts), kind="stable")] = np.arange(len(ranks))
+        key = ranks.take(column.codes)
+    elif column.dtype == object:
+        key = np.unique(column, return_inverse=True)[1]
+    else:
+        key = column.astype(np.int8) if column.dtype == bool else column
+    return -key if is_falling else key
+
+
+def _column(series: Any) -> Column:
+    """A column of a frame."""
+    if series.dtype == "category":
+        names = series.cat
+        codes = names.codes.to_numpy()
+        return Coded(codes, names.categories.tolist())
+    if series.dtype == "str" or series.dtype == object:
+        return series.to_numpy(dtype=object)
+    return series.to_numpy()
+
+
+def _series(column: Column) -> Any:
+    """A column as what a frame is made of."""
+    import pandas as pd
+
+    if isinstance(column, Coded):
+        return pd.Categorical.from_codes(column.codes, pd.Index(list(column.texts), dtype="str"))
+    return pd.array(column, dtype="str") if column.dtype == object else column
