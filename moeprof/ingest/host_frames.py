@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from moeprof.columns.table import Table  # bridge
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.host_side import Calls, HostFile, read_allocations, read_calls
 from moeprof.ingest.planes.record import LABELLED, Host, Labels, joined
@@ -293,6 +294,7 @@ def _stacked(
     parts: Sequence[pd.DataFrame], schema: Schema, *, by_start: bool = True
 ) -> pd.DataFrame:
     """Frames one behind the other, labels joined; `by_start` puts those of one host in order."""
+    parts = [Table.of(part).pandas() for part in parts]  # bridge
     filled = [part for part in parts if len(part)]
     if not filled:
         return schema.frame()

@@ -1,12 +1,11 @@
 """Device work that a profile holds twice counts once, and the record says so."""
 
 import numpy as np
-import pandas as pd
 from builders.xspace import Plane, Ref, event, host, line, xspace
 
 from moeprof.ingest import open_run
 from moeprof.ingest.planes.left_out import without_repeats
-from moeprof.ingest.planes.record import COLUMNS
+from moeprof.ingest.planes.record import work_frame
 from moeprof.tables.law import Need
 
 NONE = np.zeros(0, np.int64)
@@ -77,32 +76,27 @@ def test_kernels_without_length_take_the_times_of_work_away(tmp_path):
     assert found.breaks == (Need.PIECE_TIMES,)
 
 
-def frame(*rows):
+def work_of(*rows):
     """Rows of device, name, line, start, end, correlation id."""
-    known = [
-        dict(
-            zip(("device", "name", "line", "start_ns", "end_ns", "correlation_id"), r, strict=True)
-        )
-        for r in rows
-    ]
-    return pd.DataFrame([dict.fromkeys(COLUMNS, -1) | row for row in known])
+    names = ("device", "name", "line", "start_ns", "end_ns", "correlation_id")
+    return work_frame(len(rows), **dict(zip(names, np.array(rows).T, strict=True)))
 
 
 def test_equal_pieces_without_a_launch_on_two_streams_are_two():
-    work = frame((0, 1, 1, 10, 20, -1), (0, 1, 2, 10, 20, -1), (0, 1, 2, 30, 40, -1))
+    work = work_of((0, 1, 1, 10, 20, -1), (0, 1, 2, 10, 20, -1), (0, 1, 2, 30, 40, -1))
     assert without_repeats(work, NONE)[1] == 0
 
 
 def test_a_launch_brings_one_kernel_of_a_name_and_op():
-    twice = frame((0, 1, 1, 10, 20, 5), (0, 1, 2, 15, 22, 5), (0, 2, 1, 30, 40, 5))
+    twice = work_of((0, 1, 1, 10, 20, 5), (0, 1, 2, 15, 22, 5), (0, 2, 1, 30, 40, 5))
     assert without_repeats(twice, np.array([5, 6]))[1] == 1
     assert without_repeats(twice, NONE)[1] == 0  # it may be the replay of a graph
 
 
 def test_equal_pieces_of_two_launches_or_devices_are_two():
-    work = frame((0, 1, 1, 10, 20, 5), (0, 1, 1, 10, 20, 6), (1, 1, 1, 10, 20, 5))
+    work = work_of((0, 1, 1, 10, 20, 5), (0, 1, 1, 10, 20, 6), (1, 1, 1, 10, 20, 5))
     assert without_repeats(work, NONE)[1] == 0
 
 
 def test_pieces_without_length_stay():
-    assert without_repeats(frame((0, 1, 1, 10, 10, 5), (0, 1, 1, 10, 10, 5)), NONE)[1] == 0
+    assert without_repeats(work_of((0, 1, 1, 10, 10, 5), (0, 1, 1, 10, 10, 5)), NONE)[1] == 0

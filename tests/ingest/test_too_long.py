@@ -27,6 +27,7 @@ def lengths(*pieces, kind="kernel"):
         end_ns=ends,
         correlation_id=launches,
     )
+    frame = frame.pandas()  # bridge
     work = repaired(frame, labels).work
     return (work["end_ns"] - work["start_ns"]).tolist()
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.table import Table
 from moeprof.ingest.chrome_json.device_lines import (
     GpuLines,
     TpuLines,
@@ -41,14 +41,14 @@ _KINETO = {
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """Work, as frames of `record.COLUMNS` but for module and run, and which events it is.
+    """Work, as a table of `record.COLUMNS` but for module and run, and which events it is.
 
     ``module`` has labels of the programs' names. ``derived`` counts events that would count twice,
     ``ends`` those that only say when an op was done, ``untold`` those of them that are of no op
     that can be told, ``nameless`` ops of processes that no name ties to a device.
     """
 
-    work: pd.DataFrame
+    work: Table
     places: Int64s
     module: Int64s
     platform: str
@@ -110,8 +110,8 @@ def device_work(gathered: Gathered, keep: Flags, *, has_gpus: bool = False) -> D
     )
 
 
-def _platform(work: pd.DataFrame, is_tpu: Flags, labels: Labels) -> str:
-    if work.empty:
+def _platform(work: Table, is_tpu: Flags, labels: Labels) -> str:
+    if not len(work):
         return "unknown"
     if is_tpu.any():
         return "tpu"
@@ -281,5 +281,5 @@ def device_ids(gathered: Gathered, keep: Flags, found: DeviceWork) -> dict[int, 
     """Global id by device, in order of both, if the runtime used as many as have work."""
     stated = gathered.column("global_id")
     ids = np.unique(stated[keep & (stated != NONE)]).tolist()
-    devices = np.unique(found.work["device"].to_numpy()).tolist()
+    devices = distinct(found.work["device"])[0].tolist()
     return dict(zip(devices, ids, strict=True)) if len(devices) == len(ids) else {}

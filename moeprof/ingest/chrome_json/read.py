@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import grouped_columns
 from moeprof.errors import TraceError
 from moeprof.hlo.instruction import Groups
 from moeprof.ingest.chrome_json.device_lines import derived_lines
@@ -49,7 +49,7 @@ from moeprof.ingest.chrome_json.torch.program import (
 )
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
-from moeprof.ingest.planes.record import A_DATE_NS, Host, Labels, Launch, Record, sound
+from moeprof.ingest.planes.record import A_DATE_NS, Host, Labels, Launch, Record, distinct, sound
 from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.xspace.open_space import unreadable
@@ -118,6 +118,7 @@ def _host(source: _Source, part: Part, *, is_alone: bool) -> Host:
     record.checks.extend(_checks(source, gathered, found, keep))
     record.ids.update(device_ids(gathered, keep, found))
     rank = _rank(trace.others) if is_alone and part.rank < 0 else part.rank
+    record.work = [one.pandas() for one in record.work]  # bridge
     return Host(
         name=part.name or host_name(source.file) or "host",
         platform=found.platform,
@@ -170,18 +171,19 @@ def _place(
     record: Record,
 ) -> dict[int, Program]:
     """Add the work with module and execution; the programs are what its events name."""
-    if found.work.empty:
+    if not len(found.work):
         return {}
     if is_torch(gathered):
         return _place_torch(found, gathered, steps, keep, groups, record)
-    codes, names = pd.factorize(found.module)
+    programs = grouped_columns([found.module], is_sorted=False)
+    codes, names = programs.of, found.module[programs.first].tolist()
     texts = gathered.labels.texts
     # where no event names a program, as in PyTorch's traces, all work is of one without a name
     is_program = [bool(texts[code]) or len(names) == 1 for code in names]
     ids = np.array([number + 1 if known else -1 for number, known in enumerate(is_program)])
     tpu = found.tpu
     if found.platform == "tpu":
-        at = tpu.execution(tpu.core[found.places], found.work["start_ns"].to_numpy())
+        at = tpu.execution(tpu.core[found.places], found.work["start_ns"])
         runs = np.append(tpu.runs, -1)[at]
         began = (tpu.runs.tolist(), tpu.starts_ns.tolist(), tpu.cores.tolist())
         record.launches.extend(map(Launch, *began))
@@ -222,7 +224,7 @@ def _place_torch(
 def _ops(found: DeviceWork, gathered: Gathered, mine: Flags) -> list[NamedOp]:
     """The ops that events of a module name, each once, with the first scope path told."""
     texts = gathered.labels.texts
-    ops, places = found.work["op"].to_numpy()[mine], found.places[mine]
+    ops, places = found.work["op"][mine], found.places[mine]
     paths = gathered.column("op_name")[places]
     known: dict[str, str] = {}
     for op, path in np.unique(np.stack([ops, paths], axis=1), axis=0).tolist():
@@ -239,14 +241,15 @@ def _ops(found: DeviceWork, gathered: Gathered, mine: Flags) -> list[NamedOp]:
 def _callers(found: DeviceWork, gathered: Gathered, mine: Flags) -> dict[int, int]:
     """Which op calls which, by nesting: on the threads of a CPU and the ops line of a TPU core."""
     texts = gathered.labels.texts
-    is_nested = mine & (found.work["kind"] == gathered.labels.code("op")).to_numpy()
-    flying = [line for line in found.work["line"].unique().tolist() if is_in_flight(texts[line])]
+    is_nested = mine & (found.work["kind"] == gathered.labels.code("op"))
+    lines = distinct(found.work["line"])[0].tolist()
+    flying = [line for line in lines if is_in_flight(texts[line])]
     is_nested &= ~np.isin(found.work["line"], flying)
     places = found.places[is_nested]
     track = gathered.column("process")[places] * len(texts) + gathered.column("thread")[places]
     # the thread's own events, not the later end of an op's work
     start, end = (gathered.column(name)[places] for name in ("start_ns", "end_ns"))
-    return callers(found.work["op"].to_numpy()[is_nested], track, start, end)
+    return callers(found.work["op"][is_nested], track, start, end)
 
 
 def _checks(source: _Source, gathered: Gathered, found: DeviceWork, keep: Flags) -> Iterator[Law]:
@@ -314,7 +317,7 @@ def _models(others: Mapping[str, object], found: DeviceWork, *, is_a_rank: bool)
 
     Of the file of one rank the devices without work are those of other ranks.
     """
-    worked = set(found.work["device"].unique().tolist())
+    worked = set(distinct(found.work["device"])[0].tolist())
     given = others.get("deviceProperties")
     listed = given if isinstance(given, list) else []
     devices = [device for device in listed if isinstance(device, dict)]

@@ -125,7 +125,7 @@ def runs_of(found: DeviceWork, gathered: Gathered, steps: JsonSteps) -> Int64s:
         return np.where(own == NONE, -1, own)
     launched, is_launched = _launched_ns(found, gathered)
     if steps.are_on_device:
-        launched, is_launched = found.work["start_ns"].to_numpy(), np.zeros(len(own), bool)
+        launched, is_launched = found.work["start_ns"], np.zeros(len(own), bool)
     starts = np.array([marker.start_ns for marker in steps.markers], np.int64)
     ends = np.array([marker.end_ns for marker in steps.markers], np.int64)
     none = np.zeros(1, np.int64)
@@ -159,7 +159,7 @@ def _launched_ns(found: DeviceWork, gathered: Gathered) -> tuple[Int64s, Flags]:
     known = correlation[is_call][order]
     calls_ns = gathered.column("start_ns")[is_call][order]
     mine = correlation[found.places]
-    ran_ns: Int64s = found.work["start_ns"].to_numpy()
+    ran_ns: Int64s = found.work["start_ns"]
     if not len(known):
         return ran_ns, np.zeros(len(ran_ns), bool)
     at = np.minimum(np.searchsorted(known, mine), len(known) - 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from moeprof.columns.table import Table  # bridge
 from moeprof.hlo.program import Program
 from moeprof.ingest.placing.executions import (
     NONE_UNLAUNCHED,
@@ -98,8 +99,11 @@ def host_tables(
     evidence (code), confidence, step and self_ns.
     """
     record = near_the_work(host.record)
+    record.work = [Table.of(p).pandas() for p in record.work]  # bridge
+    record.waits = [Table.of(p).pandas() for p in record.waits]  # bridge
     host = replace(host, record=record)
     work, repeats = without_repeats(_in_order(record.take_work()), _single_launches(record))
+    work = work.pandas()  # bridge
     record.drop(REPEATED, repeats)
     work, not_serial = repaired(work, record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, programs, record.labels)

@@ -9,8 +9,9 @@ event is not work of its own.
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import grouped_columns
+from moeprof.columns.table import Table
 from moeprof.ingest.planes.host_plane import HostEvents
 from moeprof.ingest.planes.record import PROGRAM_NAME, Record, work_frame
 from moeprof.ingest.xspace.space import ABSENT, Int64s
@@ -45,7 +46,8 @@ def read_cpu_work(events: HostEvents, record: Record, *, are_calls: bool = False
         start_ns=events.start_ns[places],
         end_ns=ends,
     )
-    work[PROGRAM_NAME] = labels.codes(columns.strings, columns.texts["hlo_module"][places])
+    named = labels.codes(columns.strings, columns.texts["hlo_module"][places])
+    work = work.assign(**{PROGRAM_NAME: named})
     is_wait = events.named(lambda name: name == "Rendezvous") & ~is_work
     waits = _waits(events, np.flatnonzero(is_wait), places, work, record)
     if len(work):
@@ -66,8 +68,8 @@ def _done_ns(events: HostEvents, work: Int64s, ends: Int64s) -> Int64s:
     kinds = np.concatenate([events.number("_pt")[work], events.number("_ct")[ends]])
     flows = np.concatenate([events.number("_p")[work], events.number("_c")[ends]])
     is_known = (kinds != ABSENT) & (flows != ABSENT)
-    kind_codes, flow_codes = pd.factorize(kinds)[0], pd.factorize(flows)[0]
-    pairs = np.where(is_known, flow_codes * (kind_codes.max(initial=0) + 1) + kind_codes, -1)
+    pairs = np.full(len(kinds), -1, np.int64)
+    pairs[is_known] = grouped_columns([kinds[is_known], flows[is_known]]).of
     mine, theirs = pairs[: len(work)], pairs[len(work) :]
     done = np.full(pairs.max(initial=-1) + 2, ABSENT, np.int64)  # the last place is of no flow
     done[theirs] = events.start_ns[ends]
@@ -75,19 +77,15 @@ def _done_ns(events: HostEvents, work: Int64s, ends: Int64s) -> Int64s:
     return done[mine]
 
 
-def _waits(
-    events: HostEvents, waits: Int64s, places: Int64s, work: pd.DataFrame, record: Record
-) -> pd.DataFrame:
+def _waits(events: HostEvents, waits: Int64s, places: Int64s, work: Table, record: Record) -> Table:
     """Waits with the device and op of the work that encloses each on its thread."""
     around = _enclosing(events, waits, places)
     waits, around = waits[around >= 0], around[around >= 0]
     columns, labels = events.columns, record.labels
     texts = labels.codes(columns.strings, columns.texts["name"][waits])
     names = labels.codes(events.plane.event_names, columns.name[waits])
-    frame = work.iloc[around][["device", "op", "module", "run_id", PROGRAM_NAME]].reset_index(
-        drop=True
-    )
-    return frame.assign(
+    of_work: Table = work.select("device", "op", "module", "run_id", PROGRAM_NAME)[around]
+    return of_work.assign(
         name=np.where(columns.texts["name"][waits] >= 0, texts, names),
         start_ns=events.start_ns[waits],
         end_ns=events.end_ns[waits],

@@ -86,7 +86,7 @@ def _by_launches(events: HostEvents, is_execute: np.ndarray, record: Record) -> 
     found = {}
     for part in record.work:
         for device in _devices(part["device"]):
-            asked = part["correlation_id"].to_numpy()[part["device"].to_numpy() == device]
+            asked = part["correlation_id"][part["device"] == device]
             called = record.calls.of(asked[:: -(-len(asked) // _MOST_ASKED)])
             own = _owners(events, places, record.calls, called[called >= 0])
             known, times = np.unique(own, return_counts=True)

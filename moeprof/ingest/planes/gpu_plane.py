@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.table import Table
 from moeprof.ingest.planes.host_plane import HostEvents, RunIds
 from moeprof.ingest.planes.left_out import drop_impossible
 from moeprof.ingest.planes.record import (
@@ -69,10 +69,11 @@ def read_gpu_work(
         graph_node=node,
         details=labels.codes(columns.strings, _first_text(columns, _DETAILS, places)),
     )
-    work[PROGRAM_NAME] = labels.codes(columns.strings, columns.texts["hlo_module"][places])
+    named = labels.codes(columns.strings, columns.texts["hlo_module"][places])
+    work = work.assign(**{PROGRAM_NAME: named})
     modules = _module_spans(space, plane, zero_ns)
     if modules is not None and (work["run_id"] == -1).all():
-        work["run_id"] = _run_of_span(modules, work["start_ns"].to_numpy())
+        work = work.assign(run_id=_run_of_span(modules, work["start_ns"]))
     record.work.append(work)
 
 
@@ -164,7 +165,7 @@ def host_calls(events: HostEvents, runs: RunIds) -> HostCalls:
     name = events.columns.name[places].astype(np.int64)
     device = events.number("device_id")[places]
     replays = names_that(names, _REPLAY.search)[name]
-    found = pd.DataFrame(
+    found = Table(
         {
             "correlation_id": events.number("correlation_id")[places],
             "device": np.where(device == ABSENT, -1, device),
@@ -175,11 +176,10 @@ def host_calls(events: HostEvents, runs: RunIds) -> HostCalls:
             "is_transfer": names_that(names, _TRANSFER.search)[name],
             "is_recorded": _in_recording(events, places),
             "part": _parts(line[places], opens[places], marks[places] | replays),
-        },
-        copy=False,
+        }
     )
     if marks[places].any():
-        found = found[~marks[places]].reset_index(drop=True)
+        found = found[~marks[places]]
     return HostCalls(found, functools.partial(runs.of, -1))
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.table import Table
 from moeprof.ingest.planes.left_out import drop_impossible
 from moeprof.ingest.planes.record import Calls, Launch, Marker, Record, names_that, sound
 from moeprof.ingest.xspace.space import (
@@ -250,7 +250,7 @@ def only_run_at(start_ns: Int64s, end_ns: Int64s, run_id: Int64s, at_ns: Int64s)
     return np.where(begins - ends == 1, known[np.clip(sums, 0, len(known) - 1)], ABSENT)
 
 
-def executed(events: HostEvents) -> pd.DataFrame:
+def executed(events: HostEvents) -> Table:
     """Rows (device, run_id): which devices of the process ran an execution, whatever they recorded.
 
     Only where the calls tell the devices by their number.
@@ -259,7 +259,7 @@ def executed(events: HostEvents) -> pd.DataFrame:
     told = [number_in(match.group(1) or "", -1) if match else -1 for match in by_name]
     device = np.array([*told, -1], np.int64)[events.columns.name]
     is_one = events.has("_c") & (device >= 0)
-    return pd.DataFrame({"device": device[is_one], "run_id": events.number("_c")[is_one]})
+    return Table({"device": device[is_one], "run_id": events.number("_c")[is_one]})
 
 
 def _ordinals(events: HostEvents) -> Int64s:

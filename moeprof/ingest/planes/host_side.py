@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.coded import Coded
+from moeprof.columns.table import Table
 from moeprof.ingest.planes.host_plane import HOST_PLANE
 from moeprof.ingest.planes.record import names_that, sound
 from moeprof.ingest.xspace.open_space import open_space
@@ -65,15 +66,15 @@ class HostFile:
     name: str
     file: Path | None
     zero_ns: int
-    side: tuple[pd.DataFrame, pd.DataFrame] | None = None
+    side: tuple[Table, Table] | None = None
 
 
 @dataclass(frozen=True)
 class Calls:
     """`LAUNCHES` and `HOST_EVENTS` of one host, whose ``step`` is that of its annotations."""
 
-    launches: pd.DataFrame
-    events: pd.DataFrame
+    launches: Table
+    events: Table
 
 
 def read_calls(source: HostFile) -> Calls:
@@ -83,15 +84,14 @@ def read_calls(source: HostFile) -> Calls:
         TraceError: the file cannot be read any more.
     """
     if source.side is not None:  # its host may have been given another name since
-        named = (f.assign(host=_one_label(source.name, len(f))) for f in source.side)
-        launches, events = named
-        return Calls(LAUNCHES.check(launches), HOST_EVENTS.check(events))
+        launches, events = (table.assign(host=source.name) for table in source.side)
+        return Calls(LAUNCHES.checked(launches), HOST_EVENTS.checked(events))
     if source.file is None:
-        return Calls(LAUNCHES.frame(), HOST_EVENTS.frame())
+        return Calls(LAUNCHES.table(), HOST_EVENTS.table())
     with closing(open_space(source.file)) as space:
         plane = _host_plane(space)
         if plane is None:
-            return Calls(LAUNCHES.frame(), HOST_EVENTS.frame())
+            return Calls(LAUNCHES.table(), HOST_EVENTS.table())
         columns = space.events(
             plane,
             numbers=("correlation_id", "device_id", "step_num"),
@@ -103,18 +103,18 @@ def read_calls(source: HostFile) -> Calls:
     return Calls(_launches(source, plane, columns, order), _events(source, plane, columns, order))
 
 
-def read_allocations(source: HostFile) -> pd.DataFrame:
+def read_allocations(source: HostFile) -> Table:
     """`ALLOCATIONS` of a file, by start.
 
     Raises:
         TraceError: the file cannot be read any more.
     """
     if source.file is None:
-        return ALLOCATIONS.frame()
+        return ALLOCATIONS.table()
     with closing(open_space(source.file)) as space:
         plane = _host_plane(space)
         if plane is None:
-            return ALLOCATIONS.frame()
+            return ALLOCATIONS.table()
         columns = space.events(
             plane,
             numbers=tuple(_SIZES.values()),
@@ -125,13 +125,13 @@ def read_allocations(source: HostFile) -> pd.DataFrame:
     is_one = sound(columns.start_ns, columns.end_ns) & (columns.name >= 0)
     order = order[is_one[order]]
     pools = _by_code(columns, "allocator_name", order)
-    ordinals = [_POOL_DEVICE.match(pool) for pool in pools.categories]
+    ordinals = [_POOL_DEVICE.match(pool) for pool in pools.texts]
     devices = np.array([int(found.group(1)) if found else -1 for found in ordinals] + [-1])
     frees = names_that(plane.event_names, lambda name: name == _FREE)
     numbers = {name: _number(columns, stat, order) for name, stat in _SIZES.items()}
-    return ALLOCATIONS.frame(
+    return ALLOCATIONS.table(
         {
-            "host": _one_label(source.name, len(order)),
+            "host": Coded.same(source.name, len(order)),
             "allocator": pools,
             "device": devices[pools.codes].astype(np.int64),
             "is_free": frees[columns.name[order]],
@@ -148,13 +148,11 @@ def _host_plane(space: Space) -> PlaneHead | None:
     return next((plane for plane in space.head.planes if plane.name == HOST_PLANE), None)
 
 
-def _launches(
-    source: HostFile, plane: PlaneHead, columns: EventColumns, order: Int64s
-) -> pd.DataFrame:
+def _launches(source: HostFile, plane: PlaneHead, columns: EventColumns, order: Int64s) -> Table:
     at = order[columns.numbers["correlation_id"][order] != ABSENT]
-    return LAUNCHES.frame(
+    return LAUNCHES.table(
         {
-            "host": _one_label(source.name, len(at)),
+            "host": Coded.same(source.name, len(at)),
             "line": _labels([line.name for line in plane.lines], columns.line[at]),
             "name": _labels(plane.event_names, columns.name[at]),
             "correlation_id": columns.numbers["correlation_id"][at],
@@ -165,9 +163,7 @@ def _launches(
     )
 
 
-def _events(
-    source: HostFile, plane: PlaneHead, columns: EventColumns, order: Int64s
-) -> pd.DataFrame:
+def _events(source: HostFile, plane: PlaneHead, columns: EventColumns, order: Int64s) -> Table:
     kinds = ["", *KINDS]
     by_name = np.array([kinds.index(kind_of(name)) for name in plane.event_names] + [0])
     kind = by_name[columns.name]
@@ -175,9 +171,9 @@ def _events(
     kind[_is_annotation(plane, columns, kind)] = kinds.index(ANNOTATION)
     at = order[kind[order] != 0]
     start_ns = columns.start_ns[at]
-    return HOST_EVENTS.frame(
+    return HOST_EVENTS.table(
         {
-            "host": _one_label(source.name, len(at)),
+            "host": Coded.same(source.name, len(at)),
             "line": _labels([line.name for line in plane.lines], columns.line[at]),
             "kind": _labels(kinds, kind[at]),
             "name": _labels(plane.event_names, columns.name[at]),
@@ -212,7 +208,9 @@ def _is_within(columns: EventColumns, outer: Int64s, places: Int64s) -> Flags:
     if not len(outer):
         return np.zeros(len(places), dtype=bool)
     # calls nest: the latest end among all that began before, on the same line, decides
-    reached = pd.Series(columns.end_ns[outer]).groupby(line[outer]).cummax().to_numpy()
+    reached = columns.end_ns[outer]
+    for mine in np.split(reached, np.flatnonzero(np.diff(line[outer])) + 1):
+        np.maximum.accumulate(mine, out=mine)
     is_within: Flags = (
         (at >= 0) & (line[outer][at] == line[places]) & (columns.start_ns[places] < reached[at])
     )
@@ -240,23 +238,17 @@ def _number(columns: EventColumns, stat: str, at: Int64s) -> Int64s:
     return np.where(values == ABSENT, -1, values)
 
 
-def _labels(texts: list[str], places: Int64s | np.ndarray) -> pd.Categorical[str]:
-    """Texts by place, -1 is the empty text; those used are the categories, equal ones one."""
+def _labels(texts: list[str], places: Int64s | np.ndarray) -> Coded:
+    """Texts by place, -1 is the empty text; those unused are left out, equal ones are one."""
     used, inverse = np.unique(places, return_inverse=True)
     names = [texts[place] if place >= 0 else "" for place in used.tolist()]
-    codes, categories = pd.factorize(pd.Series(names, dtype="str"))
-    return pd.Categorical.from_codes(codes[inverse], categories=pd.Index(categories, dtype="str"))
+    by_place = Coded.of(names)
+    return Coded(by_place.codes[inverse], by_place.texts)
 
 
-def _by_code(columns: EventColumns, stat: str, at: Int64s) -> pd.Categorical[str]:
+def _by_code(columns: EventColumns, stat: str, at: Int64s) -> Coded:
     told = ["" if text == _NULL else text for text in columns.strings]
     return _labels(told, columns.texts[stat][at])
-
-
-def _one_label(text: str, count: int) -> pd.Categorical[str]:
-    return pd.Categorical.from_codes(
-        np.zeros(count, np.int8), categories=pd.Index([text], dtype="str")
-    )
 
 
 # What does a host do in an event of this name? The one place that decides.

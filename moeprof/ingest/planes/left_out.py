@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Table
 from moeprof.ingest.planes.record import Record
 from moeprof.ingest.xspace.space import EventColumns, Flags, Int64s, PlaneHead
 
@@ -35,6 +36,8 @@ def drop_impossible(plane: PlaneHead, columns: EventColumns, keep: Flags, record
 
 def near_the_work(record: Record) -> Record:
     """`record` without work, waits, markers and launches far from where its work is."""
+    record = replace(record, work=[Table.of(part) for part in record.work])  # bridge
+    record = replace(record, waits=[Table.of(part) for part in record.waits])  # bridge
     bounds = _bounds_ns(record.work)
     if bounds is None:
         return record
@@ -51,15 +54,16 @@ def near_the_work(record: Record) -> Record:
     near.drop(FAR_AWAY, sum(map(len, far)) + left)
     texts = record.labels.texts
     for part in far:
-        for row in part.head(max(0, _LISTED - len(outliers))).itertuples():
-            outliers.append(f"{texts[int(str(row.name))]!r} at {int(str(row.start_ns)):,} ns")
+        some = part[: max(0, _LISTED - len(outliers))]
+        for name, start_ns in some.rows("name", "start_ns"):
+            outliers.append(f"{texts[name]!r} at {start_ns:,} ns")
     return near
 
 
-def _bounds_ns(work: list[pd.DataFrame]) -> tuple[int, int] | None:
+def _bounds_ns(work: list[Table]) -> tuple[int, int] | None:
     """Earliest start and latest end that are near; None where all are."""
     starts, ends = (
-        np.concatenate([np.zeros(0, np.int64), *(part[name].to_numpy() for part in work)])
+        np.concatenate([np.zeros(0, np.int64), *(part[name] for part in work)])
         for name in ("start_ns", "end_ns")
     )
     if not len(starts) or int(ends.max()) - int(starts.min()) <= _HOUR_NS:
@@ -71,8 +75,9 @@ def _bounds_ns(work: list[pd.DataFrame]) -> tuple[int, int] | None:
     return None if are_near else (first_ns, last_ns)
 
 
-def _is_near(part: pd.DataFrame, bounds: tuple[int, int]) -> pd.Series:
-    return (part["start_ns"] >= bounds[0]) & (part["end_ns"] <= bounds[1])
+def _is_near(part: Table, bounds: tuple[int, int]) -> Flags:
+    flags: Flags = (part["start_ns"] >= bounds[0]) & (part["end_ns"] <= bounds[1])
+    return flags
 
 
 # Leaves out device work that a profile holds twice.
@@ -87,49 +92,56 @@ REPEATED = "pieces of device work recorded again"
 _SAME = ["device", "name", "module", "op", "start_ns", "end_ns", "correlation_id", "graph_node"]
 
 
-def without_repeats(work: pd.DataFrame, launched: Int64s) -> tuple[pd.DataFrame, int]:
+def without_repeats(work: Table, launched: Int64s) -> tuple[Table, int]:
     """`work`, ordered by device and start, with each piece once; how many were left out.
 
     ``launched`` are the correlation ids of launches of single kernels, as the host recorded them.
     Of equal pieces the first stays. Pieces without length stay: many may share a stamp.
     """
+    work = Table.of(work)  # bridge
     is_again = _alike(work) | _of_one_launch(work, launched)
     if not is_again.any():
         return work, 0
-    return work[~is_again].reset_index(drop=True), int(is_again.sum())
+    return work[~is_again], int(is_again.sum())
 
 
-def _alike(work: pd.DataFrame) -> Flags:
+def _alike(work: Table) -> Flags:
     """Whether a piece repeats an earlier one exactly."""
     is_again: Flags = np.zeros(len(work), bool)
     places = np.flatnonzero(_ties(work))
     if len(places):
-        tied = work[[*_SAME, "line"]].iloc[places]
-        has_launch = (tied["correlation_id"] >= 0).to_numpy()
-        line = tied["line"].where(~has_launch, -1)
-        is_again[places] = tied.assign(line=line).duplicated().to_numpy()
+        tied: Table = work.select(*_SAME, "line")[places]
+        line = np.where(tied["correlation_id"] >= 0, -1, tied["line"])
+        is_again[places] = _repeats(tied.assign(line=line))
     return is_again
 
 
-def _of_one_launch(work: pd.DataFrame, launched: Int64s) -> Flags:
+def _of_one_launch(work: Table, launched: Int64s) -> Flags:
     """Whether a piece is of the same launch, name and op as an earlier one."""
     is_again: Flags = np.zeros(len(work), bool)
     is_launched = (work["correlation_id"] >= 0) & (work["graph_id"] < 0) & (work["graph_node"] < 0)
-    places = np.flatnonzero(is_launched.to_numpy()) if len(launched) else np.zeros(0, np.int64)
-    ids = work["correlation_id"].to_numpy()[places]
+    places = np.flatnonzero(is_launched) if len(launched) else np.zeros(0, np.int64)
+    ids = work["correlation_id"][places]
     order = np.argsort(ids, kind="stable")  # nearly in order: cheap
     same = np.flatnonzero(ids[order][1:] == ids[order][:-1])
     if len(same):
         doubtful = np.sort(places[order[np.union1d(same, same + 1)]])
-        doubtful = doubtful[np.isin(work["correlation_id"].to_numpy()[doubtful], launched)]
-        keys = work[["device", "name", "op", "correlation_id"]].iloc[doubtful]
-        is_again[doubtful] = keys.duplicated().to_numpy()
+        doubtful = doubtful[np.isin(work["correlation_id"][doubtful], launched)]
+        keys = work.select("device", "name", "op", "correlation_id")
+        is_again[doubtful] = _repeats(keys[doubtful])
     return is_again
 
 
-def _ties(work: pd.DataFrame) -> Flags:
+def _repeats(rows: Table) -> Flags:
+    """Whether each row is like an earlier one."""
+    flags: Flags = np.ones(len(rows), bool)
+    flags[grouped(rows, *rows).first] = False
+    return flags
+
+
+def _ties(work: Table) -> Flags:
     """Whether a piece shares device, start and end with one beside it in the order."""
-    starts, ends, device = (work[n].to_numpy() for n in ("start_ns", "end_ns", "device"))
+    starts, ends, device = (work[n] for n in ("start_ns", "end_ns", "device"))
     same = (starts[1:] == starts[:-1]) & (ends[1:] == ends[:-1]) & (device[1:] == device[:-1])
     same &= ends[1:] > starts[1:]
     flags: Flags = np.zeros(len(work), bool)

@@ -1,6 +1,6 @@
 """Question: what did one process record, before it is joined with the others?
 
-Device work is a frame of whole numbers, one row per piece; text is held as codes of `Labels`.
+Device work is a table of whole numbers, one row per piece; text is held as codes of `Labels`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.table import Table
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.xspace.space import Flags, Int64s
@@ -74,11 +74,10 @@ class Labels:
         return list(self._codes)
 
 
-def work_frame(count: int, **columns: Int64s | int) -> pd.DataFrame:
+def work_frame(count: int, **columns: Int64s | int) -> Table:
     """Device work of `count` pieces; columns not given are unknown."""
     known = {name: columns.get(name, 0 if name in LABELLED else -1) for name in COLUMNS}
-    full = {n: same(v, count) if isinstance(v, int) else v for n, v in known.items()}
-    return pd.DataFrame(full, copy=False)
+    return Table({n: same(v, count) if isinstance(v, int) else v for n, v in known.items()})
 
 
 def same(value: int, count: int) -> Int64s:
@@ -235,7 +234,7 @@ class HostCalls:
     ``run_of`` gives the execution of each correlation id, -1 where it is not known.
     """
 
-    calls: pd.DataFrame
+    calls: Table
     run_of: Callable[[Int64s], Int64s]
 
 
@@ -243,7 +242,7 @@ class HostCalls:
 class Record:
     """What the planes of one file hold. Readers append to it, and who orders the work takes it out.
 
-    ``waits`` are frames of device, name, op, module, run_id, start_ns and end_ns: devices of a
+    ``waits`` are tables of device, name, op, module, run_id, start_ns and end_ns: devices of a
     CPU run waiting for their peers. ``outliers`` describes the first events whose stamps cannot be;
     ``checks`` are for the trust record, of faults that only the reader of a format can see.
     ``called`` and ``executed``, rows (device, run_id), are what the host launched and ran, None
@@ -259,8 +258,8 @@ class Record:
     """
 
     labels: Labels
-    work: list[pd.DataFrame] = field(default_factory=list)
-    waits: list[pd.DataFrame] = field(default_factory=list)
+    work: list[Table] = field(default_factory=list)
+    waits: list[Table] = field(default_factory=list)
     markers: list[Marker] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
     compiles_ns: list[int] = field(default_factory=list)
@@ -277,7 +276,7 @@ class Record:
     device_clocks: DeviceClocks = NO_DEVICE_CLOCKS
     named: NamedPrograms = NO_NAMES
     called: HostCalls | None = None
-    executed: pd.DataFrame | None = None
+    executed: Table | None = None
 
     @property
     def is_damaged(self) -> bool:
@@ -285,7 +284,7 @@ class Record:
         is_cut = any(own.check == "truncated" and own.verdict != "ok" for own in self.checks)
         return bool(self.damage) or is_cut
 
-    def take_work(self) -> list[pd.DataFrame]:
+    def take_work(self) -> list[Table]:
         """The work, which the record gives up: it is large, and soon there in another order."""
         work, self.work = self.work, []
         return work
@@ -361,4 +360,4 @@ class Host:
     base_ns: int = 0
     machine: str = ""
     framework: str = JAX
-    side: tuple[pd.DataFrame, pd.DataFrame] | None = None
+    side: tuple[Table, Table] | None = None

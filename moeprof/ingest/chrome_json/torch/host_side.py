@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.coded import Coded, code_type
+from moeprof.columns.table import Table
 from moeprof.ingest.chrome_json.device_work import DeviceWork
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
 from moeprof.ingest.chrome_json.steps import KINETO_STEP, JsonSteps
 from moeprof.ingest.chrome_json.torch.contexts import ANNOTATION as ANNOTATIONS
 from moeprof.ingest.chrome_json.torch.contexts import CPU_OP
-from moeprof.ingest.planes.record import Calls
+from moeprof.ingest.planes.record import Calls, distinct
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.host_side import (
     ANNOTATION,
@@ -34,7 +36,7 @@ _KINDS = tuple(
 )
 """Calls of CUDA's and HIP's runtime, and what `torch.utils.data` annotates."""
 
-Sides = tuple[pd.DataFrame, pd.DataFrame]
+Sides = tuple[Table, Table]
 """`LAUNCHES` and `HOST_EVENTS` of one host."""
 
 
@@ -56,44 +58,42 @@ def launch_calls(gathered: Gathered, found: DeviceWork, keep: Flags) -> Calls:
     return Calls(ids[places][order], start[order], line[order])
 
 
-def _launches(gathered: Gathered, found: DeviceWork, is_host: Flags) -> pd.DataFrame:
+def _launches(gathered: Gathered, found: DeviceWork, is_host: Flags) -> Table:
     """Calls whose id is that of device work."""
     ids = gathered.column("correlation")
     work = ids[found.places]
     known, first = np.unique(work[work != NONE], return_index=True)
-    devices = found.work["device"].to_numpy()[work != NONE][first]
+    devices = found.work["device"][work != NONE][first]
     places = np.flatnonzero(is_host & np.isin(ids, known))
     places = places[np.argsort(gathered.column("start_ns")[places], kind="stable")]
-    return LAUNCHES.frame(
+    return LAUNCHES.table(
         {
             **_spans(gathered, places),
             "correlation_id": ids[places],
-            "device": devices[np.searchsorted(known, ids[places])].astype(np.int64),
+            "device": devices[np.searchsorted(known, ids[places])],
         }
     )
 
 
-def _events(gathered: Gathered, steps: JsonSteps, is_host: Flags) -> pd.DataFrame:
+def _events(gathered: Gathered, steps: JsonSteps, is_host: Flags) -> Table:
     """Calls of a known kind, and what the user annotated."""
     texts, code = gathered.labels.texts, gathered.labels.code
     category, named = gathered.column("category"), gathered.column("event")
-    labels = np.unique(named[is_host])
-    kinds = np.array([_kind_of(texts[label]) for label in labels.tolist()], object)
-    kind = np.full(len(named), "", object)
-    kind[is_host] = kinds[np.searchsorted(labels, named[is_host])] if len(labels) else ""
-    is_told = np.array(
-        [not texts[label].startswith(KINETO_STEP) for label in labels.tolist()], bool
-    )
-    is_annotation = is_host & (category == code(ANNOTATIONS)) & (kind == "")
-    is_annotation[is_host] &= is_told[np.searchsorted(labels, named[is_host])]
-    kind[is_annotation] = ANNOTATION
-    kind[(category == code(CPU_OP)) & (kind != INPUT)] = ""
-    places = np.flatnonzero(is_host & (kind != ""))
+    labels, of = distinct(named[is_host])
+    names = [texts[label] for label in labels.tolist()]
+    kinds = ["", ANNOTATION, *(kind for kind, _ in _KINDS)]
+    kind = np.zeros(len(named), np.int64)  # places in `kinds`
+    kind[is_host] = np.array([kinds.index(_kind_of(name)) for name in names], np.int64)[of]
+    is_annotation = is_host & (category == code(ANNOTATIONS)) & (kind == 0)
+    is_annotation[is_host] &= ~np.array([n.startswith(KINETO_STEP) for n in names], bool)[of]
+    kind[is_annotation] = kinds.index(ANNOTATION)
+    kind[(category == code(CPU_OP)) & (kind != kinds.index(INPUT))] = 0
+    places = np.flatnonzero(is_host & (kind != 0))
     places = places[np.argsort(gathered.column("start_ns")[places], kind="stable")]
-    return HOST_EVENTS.frame(
+    return HOST_EVENTS.table(
         {
             **_spans(gathered, places),
-            "kind": pd.Categorical(kind[places].astype(str)),
+            "kind": _labels(kinds, kind[places]),
             "step": _steps(steps, gathered.column("start_ns")[places]),
             "size_bytes": np.full(len(places), -1, np.int64),
         }
@@ -108,14 +108,23 @@ def _spans(gathered: Gathered, places: Int64s) -> dict[str, object]:
     """Host, thread, name, start and length of events."""
     texts = gathered.labels.texts
     start, end = (gathered.column(name)[places] for name in ("start_ns", "end_ns"))
-    thread = gathered.column("thread")[places]
     return {
-        "host": pd.Categorical([""] * len(places)),
-        "line": pd.Categorical([f"thread {texts[code]}" for code in thread.tolist()]),
-        "name": pd.Categorical([texts[c] for c in gathered.column("event")[places].tolist()]),
+        "host": Coded.same("", len(places)),
+        "line": _labels(texts, gathered.column("thread")[places], "thread "),
+        "name": _labels(texts, gathered.column("event")[places]),
         "start_ns": start,
         "duration_ns": end - start,
     }
+
+
+def _labels(texts: Sequence[str], places: Int64s, before: str = "") -> Coded:
+    """Texts by place, with what stands before each; those used are coded by the alphabet."""
+    used, inverse = distinct(places)
+    names = [before + texts[place] for place in used.tolist()]
+    order = sorted(range(len(names)), key=names.__getitem__)
+    codes = np.empty(len(order), code_type(len(order)))
+    codes[order] = np.arange(len(order))
+    return Coded(codes[inverse], [names[place] for place in order])
 
 
 def _steps(steps: JsonSteps, at_ns: Int64s) -> Int64s:

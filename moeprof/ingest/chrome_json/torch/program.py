@@ -75,8 +75,8 @@ def own_stretches(gathered: Gathered, found: DeviceWork) -> DeviceWork:
     """
     found = _without_inner_work(gathered, found)
     work = found.work
-    start, end = (work[name].to_numpy() for name in ("start_ns", "end_ns"))
-    parent = nesting(work["line"].to_numpy(), start, end).parent
+    start, end = (work[name] for name in ("start_ns", "end_ns"))
+    parent = nesting(work["line"], start, end).parent
     inner = np.flatnonzero(parent >= 0)
     inner = inner[np.lexsort((start[inner], parent[inner]))]
     around = parent[inner]
@@ -92,27 +92,25 @@ def own_stretches(gathered: Gathered, found: DeviceWork) -> DeviceWork:
     owner, begin, until = owner[keep], begin[keep], until[keep]
     order = np.argsort(begin, kind="stable")
     owner = owner[order]
-    pieces = work.iloc[owner].reset_index(drop=True)
-    pieces = pieces.assign(start_ns=begin[order], end_ns=until[order])
+    pieces = work[owner].assign(start_ns=begin[order], end_ns=until[order])
     return replace(found, work=pieces, places=found.places[owner], module=found.module[owner])
 
 
 def _without_inner_work(gathered: Gathered, found: DeviceWork) -> DeviceWork:
     """Work but for what lies inside collectives of gloo."""
     texts, work = gathered.labels.texts, found.work
-    named = work["name"].to_numpy()
+    named = work["name"]
     labels = [label for label in np.unique(named).tolist() if texts[label].startswith(GLOO)]
     if not labels:
         return found
-    stamps = (work[name].to_numpy() for name in ("line", "start_ns", "end_ns"))
+    stamps = (work[name] for name in ("line", "start_ns", "end_ns"))
     parent, depth = nesting(*stamps)
     is_whole, is_inside = np.isin(named, labels), np.zeros(len(work), bool)
     for deep in range(1, int(depth.max(initial=0)) + 1):
         mine = np.flatnonzero(depth == deep)
         is_inside[mine] = is_inside[parent[mine]] | is_whole[parent[mine]]
     keep = np.flatnonzero(~is_inside)
-    work = work.iloc[keep].reset_index(drop=True)
-    return replace(found, work=work, places=found.places[keep], module=found.module[keep])
+    return replace(found, work=work[keep], places=found.places[keep], module=found.module[keep])
 
 
 def _has(gathered: Gathered, categories: Sequence[str]) -> bool:
@@ -280,7 +278,7 @@ def _units(
         is_bare=np.arange(len(events)) >= len(places),
         start_ns=gathered.column("start_ns")[spans],
         run=np.concatenate([runs[pieces][first], runs[bare]]),
-        device=found.work["device"].to_numpy()[np.concatenate([pieces[first], bare])],
+        device=found.work["device"][np.concatenate([pieces[first], bare])],
         of=of,
     )
 
