@@ -66,6 +66,18 @@ def test_an_annotation_is_what_the_runtime_does_not_name(tmp_path):
     ]
 
 
+def test_a_call_holds_what_follows_another_one_in_it_on_its_own_thread_alone(tmp_path):
+    first = (
+        event("PjitFunction(step)", 100, 300),
+        event("PjitFunction(inner)", 110, 10),
+        event("in the outer call", 200, 5),  # behind the inner one
+    )
+    second = (event("PjitFunction(other)", 90, 10), event("beside it", 200, 5))
+    trace = opened(tmp_path, host(line("one", *first), line("two", *second)))
+    found = rows(trace.host_events, "kind", "line", "name")
+    assert [row for row in found if row[0] == "annotation"] == [("annotation", "two", "beside it")]
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
