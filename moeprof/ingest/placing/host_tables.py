@@ -304,6 +304,6 @@ def _steps_of_executions(
     rows: Table, step_of: Mapping[tuple[int, int], int], excluded: frozenset[int]
 ) -> Int64s:
     pairs = rows.rows("module", "run_id")
-    steps = np.array([step_of.get(pair, -1) for pair in pairs], np.int64)  # type: ignore[call-overload]
+    steps = np.array([step_of.get(pair, -1) for pair in pairs], np.int64)
     steps[_is_of(rows["device"], excluded)] = -1
     return steps
