@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.columns.grouping import grouped
+from moeprof.columns.grouping import distinct, grouped
 from moeprof.columns.table import Table
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.placing.step import Execution
@@ -209,7 +209,7 @@ def unlaunched(calls: Calls, work: Table, step: Int64s) -> Unlaunched:
         return NONE_UNLAUNCHED
     ids, start_ns = work["correlation_id"], work["start_ns"]
     of_interest = (ids > 0) & (in_step | (start_ns >= start_ns[in_step].min()))
-    named = np.unique(ids[of_interest])
+    named = distinct(ids[of_interest])
     missing = named[calls.of(named) < 0]
     if not len(missing):
         return Unlaunched(len(named))

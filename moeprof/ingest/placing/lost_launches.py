@@ -138,7 +138,8 @@ def _all_there(called: HostCalls, work: Table) -> LostLaunches | None:
     """The answer where each call has its work, as in most captures; else None."""
     calls = Table.of(called.calls)
     ids = calls["correlation_id"]
-    known, first = np.unique(work["correlation_id"], return_index=True)
+    first = grouped(work, "correlation_id").first
+    known = work["correlation_id"][first]
     at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     if (known[at] != ids).any():
         return None
@@ -322,7 +323,7 @@ def _ran_too_late(compared: Table, steps: Sequence[Step], work: Table) -> Flags:
             continue
         is_last[mine] &= starts[mine] > worked.max()
         behind = starts[mine & is_last]
-        free_ns = max(ends[device], int(behind.min())) if len(behind) else until_ns
+        free_ns = max(ends[device], int(behind.min(initial=until_ns)))
         if until_ns - free_ns > longest_ns[device]:
             is_last[mine] = False
     real = [step for step in steps if step.runs]

@@ -112,10 +112,11 @@ def _compared(
     instruction = work["instruction"]
     is_told = (instruction >= 0) & is_used[number]
     is_told[is_told] = times[instruction[is_told]] > 0
-    pairs, counts = np.unique(number[is_told] * len(ops) + instruction[is_told], return_counts=True)
-    row, op = np.divmod(pairs, max(len(ops), 1))
-    by_op = grouped_columns([op])
-    ran = op[by_op.first]
+    used = grouped_columns([instruction[is_told]])
+    ran = instruction[is_told][used.first]
+    pieces = grouped_columns([number[is_told], used.of])
+    row, counts = number[is_told][pieces.first], pieces.size
+    by_op = grouped_columns([used.of[pieces.first]])
     modules, runs = np.unique(rows["module"][is_used], return_counts=True)
     runs_of = dict(zip(modules.tolist(), runs.tolist(), strict=True))
     most = [_MOST * runs_of.get(module, np.inf) for module in ops["module"][ran].tolist()]
@@ -123,8 +124,8 @@ def _compared(
     rounds = times[ran]
     expected_of: dict[int, int] = dict.fromkeys(modules.tolist(), 0)
     usual = np.where(is_usual, -(-by_op.max(counts) // rounds) * rounds, 0)
-    for module, pieces in zip(ops["module"][ran].tolist(), usual.tolist(), strict=True):
-        expected_of[module] = expected_of.get(module, 0) + pieces
+    for module, times_ran in zip(ops["module"][ran].tolist(), usual.tolist(), strict=True):
+        expected_of[module] = expected_of.get(module, 0) + times_ran
     seen = np.zeros(len(is_used), np.int64)
     is_counted = spread(is_usual, by_op)
     np.add.at(seen, row[is_counted], counts[is_counted])
@@ -139,7 +140,7 @@ def _unseen_at_first(instruction: Int64s, ops: Table) -> int:
     stand (a compiler writes no kernel for them): so the first must be among them, and almost all of
     them near it.
     """
-    seen = np.unique(instruction[instruction >= 0])
+    seen = distinct(instruction[instruction >= 0])
     modules = ops["module"]
     found = 0
     for module in distinct(modules[seen]).tolist():
@@ -161,9 +162,10 @@ def known_times(ops: Table) -> Int64s:
     """How often each instruction runs in an execution; 0 where that is not known, or inside of a
     fusion."""
     times = np.zeros(len(ops), np.int64)
+    calls = ops.select("computation", "opcode", "called", "trip_count")
     for module in distinct(ops["module"]).tolist():
         rows = np.flatnonzero(ops["module"] == module)
-        times[rows] = _times_of(ops[rows])
+        times[rows] = _times_of(calls[rows])
     return times
 
 
@@ -171,7 +173,7 @@ def _times_of(program: Table) -> Int64s:
     own = Coded.of(program["computation"].tolist())
     calls = program[program["called"] != ""]
     callers: dict[str, list[tuple[str, int]]] = {}
-    for caller, opcode, text, trips in calls.rows("computation", "opcode", "called", "trip_count"):
+    for caller, opcode, text, trips in calls.rows():
         each = {"while": max(trips, 0), "call": 1}.get(opcode, 0)
         for name in text.split():
             callers.setdefault(name, []).append((caller, each))

@@ -28,7 +28,7 @@ from moeprof.columns.grouping import distinct, grouped, grouped_columns
 from moeprof.columns.table import Given, Table, isin
 from moeprof.ingest.planes.record import Labels
 from moeprof.ingest.xspace.space import Flags, Int64s
-from moeprof.tables.intervals import apart, cover
+from moeprof.tables.intervals import apart, cover, is_first
 
 CALLERS = ("while", "call", "conditional", "async-start")
 Bodies = Mapping[int, Int64s]
@@ -74,7 +74,7 @@ def self_times_ns(
     order = np.argsort(instruction, kind="stable")
     by_row = instruction[order]
     shift = apart(execution, starts, ends)
-    for row in np.unique(instruction).tolist():
+    for row in by_row[is_first(by_row)].tolist():
         if row in inside:
             mine = order[np.searchsorted(by_row, row) : np.searchsorted(by_row, row, "right")]
             body = _events_of(inside[row], by_row, order)

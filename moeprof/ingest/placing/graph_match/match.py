@@ -206,6 +206,7 @@ def _places(whole: _Whole, nodes: Ints, names: Ints) -> Ints | None:
 # their op's. `graph_match` finds the op from the program's schedule; here its answers enter the
 # work of a host.
 
+_NUMBERS = ("device", "run_id", "correlation_id", "graph_node", "start_ns")
 _TEXTS = ("line", "name", "kind", "op")
 
 
@@ -223,7 +224,7 @@ def with_graph_ops(
     if not modules:
         return work
     texts = labels.texts
-    readable = work.assign(**{name: Coded(work[name], texts) for name in _TEXTS})
+    readable = work.select(*_NUMBERS).assign(**{name: Coded(work[name], texts) for name in _TEXTS})
     found = {name: work[name].copy() for name in ("instruction", "op", "evidence", "confidence")}
     for module in modules:
         places = np.flatnonzero(work["module"] == module)
