@@ -15,6 +15,8 @@ from moeprof.columns.table import Column, Table
 Int64s = npt.NDArray[np.int64]
 _FEW = 4
 """Numbers up to so many times their count are counted in place; more of them are sorted."""
+_MANY = 1024
+"""Rows from which on it pays to look for stretches of rows that are alike."""
 _MOST = 2**62
 
 
@@ -111,6 +113,11 @@ def grouped(table: Table, *names: str, is_sorted: bool = True) -> Groups:
 
 def grouped_columns(columns: list[Column], *, is_sorted: bool = True) -> Groups:
     """The same of columns."""
+    begins = _stretches(columns)
+    if begins is not None:  # rows that follow on each other are alike: there are few to look at
+        few = grouped_columns([column[begins] for column in columns], is_sorted=is_sorted)
+        lengths = np.diff(begins, append=len(columns[0]))
+        return Groups(np.repeat(few.of, lengths), begins[few.first])
     key, count = _key(columns)
     of, count = _dense(key, count)
     first = np.empty(count, np.int64)
@@ -150,6 +157,28 @@ def pairs_of(left: Table, right: Table, *names: str) -> tuple[Int64s, Int64s]:
     return rows, theirs.order[theirs.bounds.take(mine[rows]) + within]
 
 
+def distinct(column: Column, *, is_sorted: bool = True) -> Column:
+    """The different values of a column, in order or by first use; texts by their codes."""
+    return column[grouped_columns([column], is_sorted=is_sorted).first]
+
+
+def _stretches(columns: list[Column]) -> Int64s | None:
+    """Where stretches of rows begin that are alike in all columns; None where they are short."""
+    count = len(columns[0])
+    if count < _MANY:
+        return None
+    is_new = np.zeros(count, bool)
+    is_new[0] = True
+    for column in columns:
+        values = column.codes if isinstance(column, Coded) else column
+        if values.dtype == object:  # slow to compare
+            return None
+        if values.strides != (0,):
+            is_new[1:] |= values[1:] != values[:-1]
+    found = np.flatnonzero(is_new)
+    return found if len(found) * _FEW <= count else None
+
+
 def _both(one: Column, other: Column) -> Column:
     if isinstance(one, Coded) or isinstance(other, Coded):
         return Coded.of([*one.tolist(), *other.tolist()])
@@ -163,6 +192,7 @@ def _key(columns: list[Column]) -> tuple[Int64s, int]:
         ranks, count = _ranks(column)
         if bound * count >= _MOST:
             key, bound = _dense(key, bound)
+            ranks, count = _dense(ranks, count)
         key, bound = key * count + ranks, bound * count
     return key, bound
 

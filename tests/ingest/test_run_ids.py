@@ -2,11 +2,12 @@
 
 import json
 
-import pandas as pd
+import numpy as np
 import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, event, host, line, metadata, xspace
 
+from moeprof.columns.table import Table
 from moeprof.ingest import open_run
 from moeprof.ingest.placing.run_ids import with_joint_runs
 from moeprof.ingest.planes.record import MADE_UP_RUN, Launch
@@ -23,8 +24,9 @@ def joint(*devices, launches=(), module=7):
         for device, runs in enumerate(devices)
         for place, (start, end) in enumerate(runs)
     ]
-    found = with_joint_runs(pd.DataFrame(rows), launches, lambda module: f"program {module}")
-    ids = found.rows["run_id"].where(found.rows["run_id"] == -1, found.rows["run_id"] - MADE_UP_RUN)
+    table = Table({name: np.array([row[name] for row in rows]) for name in rows[0]})
+    found = with_joint_runs(table, launches, lambda module: f"program {module}")
+    ids = np.where(found.rows["run_id"] == -1, -1, found.rows["run_id"] - MADE_UP_RUN)
     return [ids[found.rows["device"] == device].tolist() for device in range(len(devices))], found
 
 

@@ -1,13 +1,13 @@
 import numpy as np
-import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moeprof.columns.table import Table, texts_of
 from moeprof.ingest.placing.self_time import halves_within_ns
 from moeprof.ingest.planes.record import Labels, work_frame
 
 NAMES = ("a2a-start.1", "a2a-done.9", "copy-start.2", "copy-done.2", "dot")
-OPS = pd.DataFrame({"op": NAMES[:2], "async_pair": (NAMES[1], NAMES[0])})
+OPS = Table({"op": texts_of(NAMES[:2]), "async_pair": texts_of((NAMES[1], NAMES[0]))})
 """The program has the exchange only: its halves have numbers of their own."""
 
 Piece = tuple[str, int, int, int, bool]
@@ -25,7 +25,7 @@ def halves_within(pieces: list[Piece]) -> list[int]:
     )
     work = work.pandas()  # bridge
     rows = [NAMES.index(name) if name in NAMES[:2] else -1 for name in names]
-    work = work.assign(instruction=np.array(rows))
+    work = Table.of(work).assign(instruction=np.array(rows))
     found = halves_within_ns(work, np.array(flies), np.array(executions), OPS, labels)
     return found.tolist()
 

@@ -5,6 +5,7 @@ from builders.xspace import Line, Plane, event, line, metadata, xspace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moeprof.columns.table import Table
 from moeprof.ingest import open_run
 from moeprof.ingest.placing.too_long import repaired
 from moeprof.ingest.planes.record import Labels, work_frame
@@ -27,8 +28,7 @@ def lengths(*pieces, kind="kernel"):
         end_ns=ends,
         correlation_id=launches,
     )
-    frame = frame.pandas()  # bridge
-    work = repaired(frame, labels).work
+    work = repaired(Table.of(frame), labels).work
     return (work["end_ns"] - work["start_ns"]).tolist()
 
 

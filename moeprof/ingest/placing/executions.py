@@ -6,63 +6,65 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import distinct, grouped
+from moeprof.columns.table import Table
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.placing.step import Execution
 from moeprof.ingest.planes.record import MADE_UP_RUN, Calls
 from moeprof.ingest.xspace.space import Int64s
 from moeprof.tables.intervals import covered_by_group
 
-_KEYS = ["device", "module", "run_id"]
+_KEYS = ("device", "module", "run_id")
 
 
-def number_executions(work: pd.DataFrame) -> tuple[Int64s, pd.DataFrame]:
+def number_executions(work: Table) -> tuple[Int64s, Table]:
     """The number, from 0, of each piece's execution on its device, and one row per number.
 
-    Rows: device, module, run_id, start_ns, end_ns, busy_ns (union of its work) and ops. Work of
+    Rows: device, module, run_id, start_ns, end_ns, ops and busy_ns (union of its work). Work of
     no known execution is numbered as one per device and module; its run_id is -1. `work` is
     without the events that only wait: they would stretch what they wait for.
     """
-    if work.empty:
-        return np.zeros(0, np.int64), pd.DataFrame(columns=[*_KEYS, *_FIGURES], dtype=np.int64)
-    groups = work.groupby(_KEYS, sort=False)
-    number: Int64s = groups.ngroup().to_numpy().astype(np.int64)
-    rows = groups.agg(
-        start_ns=("start_ns", "min"), end_ns=("end_ns", "max"), ops=("start_ns", "size")
-    ).reset_index()
-    starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
-    return number, rows.assign(busy_ns=covered_by_group(number, starts, ends, len(rows)))
+    own = grouped(work, *_KEYS, is_sorted=False)
+    starts, ends = work["start_ns"], work["end_ns"]
+    rows = work.select(*_KEYS)[own.first].assign(
+        start_ns=own.min(starts),
+        end_ns=own.max(ends),
+        ops=own.size,
+        busy_ns=covered_by_group(own.of, starts, ends, len(own)),
+    )
+    return own.of, rows
 
 
-_FIGURES = ("start_ns", "end_ns", "busy_ns", "ops")
-
-
-def known_executions(rows: pd.DataFrame) -> pd.DataFrame:
+def known_executions(rows: Table) -> Table:
     """Those whose program and run are known, by device and start."""
-    known = rows[(rows["run_id"] != -1) & (rows["module"] != -1)]
-    return known.sort_values(["device", "start_ns"], kind="stable").reset_index(drop=True)
+    known: Table = rows[(rows["run_id"] != -1) & (rows["module"] != -1)]
+    return known.sorted("device", "start_ns")
 
 
-def over_devices(known: pd.DataFrame) -> list[Execution]:
+def over_devices(known: Table) -> list[Execution]:
     """Executions of all devices of the host together, by start.
 
     `known` has the columns of `with_loose_ops`.
     """
-    together = known.groupby(["module", "run_id"], sort=False).agg(
-        start_ns=("start_ns", "min"),
-        end_ns=("end_ns", "max"),
-        busy_ns=("busy_ns", "sum"),
-        ops=("ops", "sum"),
-        devices=("device", "size"),
-        least_ops=("ops", "min"),
-        most_ops=("ops", "max"),
-        loose_ops=("loose_ops", "sum"),
-        begins_loose=("begins_loose", "sum"),
-        ends_loose=("ends_loose", "sum"),
+    runs = grouped(known, "module", "run_id", is_sorted=False)
+    together = Table(
+        {
+            "module": known["module"][runs.first],
+            "run_id": known["run_id"][runs.first],
+            "start_ns": runs.min(known["start_ns"]),
+            "end_ns": runs.max(known["end_ns"]),
+            "busy_ns": runs.sum(known["busy_ns"]),
+            "ops": runs.sum(known["ops"]),
+            "devices": runs.size,
+            "least_ops": runs.min(known["ops"]),
+            "most_ops": runs.max(known["ops"]),
+            "loose_ops": runs.sum(known["loose_ops"]),
+            "begins_loose": runs.sum(known["begins_loose"]),
+            "ends_loose": runs.sum(known["ends_loose"]),
+        }
     )
-    columns = together.reset_index().sort_values("start_ns", kind="stable").to_dict("list")
-    return [Execution(*row) for row in zip(*columns.values(), strict=True)]
+    return [Execution(*row) for row in together.sorted("start_ns").rows()]
 
 
 # Where does one execution of a program end and the next begin, if no launch says so?
@@ -81,25 +83,24 @@ def over_devices(known: pd.DataFrame) -> list[Execution]:
 class Recurring(NamedTuple):
     """Work with made-up run ids, and what is to be said about it."""
 
-    work: pd.DataFrame
+    work: Table
     notes: tuple[str, ...]
 
 
-def with_recurring_runs(
-    work: pd.DataFrame, ops: pd.DataFrame, programs: Mapping[int, Program]
-) -> Recurring:
+def with_recurring_runs(work: Table, ops: Table, programs: Mapping[int, Program]) -> Recurring:
     """Number the executions of those programs of which no piece of work tells its own.
 
     `work` is in order of device and start and has module, run_id and instruction.
     """
-    is_told = (work["run_id"] != -1).groupby(work["module"]).any()  # ids have all 64 bits
-    unknown = [m for m in is_told.index[~is_told].tolist() if m in programs]
-    run_id = work["run_id"].to_numpy().copy()
+    modules = grouped(work, "module")
+    is_told = modules.any(work["run_id"] != -1)  # ids have all 64 bits
+    unknown = work["module"][modules.first][~is_told].tolist()
+    run_id = work["run_id"].copy()
     notes = []
-    for module in unknown:
+    for module in (module for module in unknown if module in programs):
         entry = _entry_schedule(ops, module, programs[module].module.entry)
-        places = np.flatnonzero((work["module"] == module).to_numpy())
-        runs = _runs(work.iloc[places], entry)
+        places = np.flatnonzero(work["module"] == module)
+        runs = _runs(work[places], entry)
         if runs is not None:
             run_id[places] = MADE_UP_RUN + runs
             notes.append(
@@ -109,17 +110,17 @@ def with_recurring_runs(
     return Recurring(work.assign(run_id=run_id) if notes else work, tuple(notes))
 
 
-def _entry_schedule(ops: pd.DataFrame, module: int, entry: str) -> dict[int, int]:
+def _entry_schedule(ops: Table, module: int, entry: str) -> dict[int, int]:
     """Row in `HLO_OPS` of each instruction of the entry computation -> its place in the order."""
-    mine = ops[(ops["module"] == module) & (ops["computation"] == entry)]
-    return dict(zip(mine.index.tolist(), mine["schedule"].tolist(), strict=True))
+    rows = np.flatnonzero((ops["module"] == module) & (ops["computation"] == entry))
+    return dict(zip(rows.tolist(), ops["schedule"][rows].tolist(), strict=True))
 
 
-def _runs(work: pd.DataFrame, entry: Mapping[int, int]) -> Int64s | None:
+def _runs(work: Table, entry: Mapping[int, int]) -> Int64s | None:
     """Number, from 0, of the execution of each piece; None where they cannot be told apart."""
     found, counts = [], set()
-    for _, mine in work.groupby("device", sort=False):
-        runs = _runs_of_device(mine["instruction"].to_numpy(), entry)
+    for mine in grouped(work, "device").rows():
+        runs = _runs_of_device(work["instruction"][mine], entry)
         if runs is None:
             return None
         found.append(runs)
@@ -138,12 +139,20 @@ def _runs_of_device(instruction: Int64s, entry: Mapping[int, int]) -> Int64s | N
         runs -= 1  # no piece lies before the first beginning
     if runs.max() == 0:
         return None  # nothing comes again: a part of one execution looks like a whole one
-    table = pd.crosstab(runs[in_entry], rows).to_numpy()
+    table = crossed(runs[in_entry], rows)[1]
     middle = table[1:-1] if len(table) > 2 else table[:1]
     is_whole = bool((middle == middle[0]).all())
     no_more = bool((table[[0, -1]] <= middle[0]).all())
     is_sure = entry[first] >= 0 or bool((table[0] == middle[0]).all())
     return runs if is_whole and no_more and is_sure and _starts_are_seen(runs, table) else None
+
+
+def crossed(one: Int64s, other: Int64s) -> tuple[Int64s, Int64s]:
+    """The distinct values of `one`, in order, and how often each is beside each of `other`."""
+    rows, row = np.unique(one, return_inverse=True)
+    columns, column = np.unique(other, return_inverse=True)
+    counts = np.bincount(row * len(columns) + column, minlength=len(rows) * len(columns))
+    return rows, counts.reshape(len(rows), len(columns))
 
 
 def _starts_are_seen(runs: Int64s, table: np.ndarray) -> bool:
@@ -188,7 +197,7 @@ class Unlaunched(NamedTuple):
 NONE_UNLAUNCHED = Unlaunched()
 
 
-def unlaunched(calls: Calls, work: pd.DataFrame, step: Int64s) -> Unlaunched:
+def unlaunched(calls: Calls, work: Table, step: Int64s) -> Unlaunched:
     """Compare the work of devices, each piece of a step or -1, with the calls of its host.
 
     Where the host recorded no launch at all, none is compared: no figure is taken from them then.
@@ -198,11 +207,11 @@ def unlaunched(calls: Calls, work: pd.DataFrame, step: Int64s) -> Unlaunched:
     in_step = step != -1
     if not in_step.any() or not len(calls.correlation):
         return NONE_UNLAUNCHED
-    ids, start_ns = work["correlation_id"].to_numpy(), work["start_ns"].to_numpy()
+    ids, start_ns = work["correlation_id"], work["start_ns"]
     of_interest = (ids > 0) & (in_step | (start_ns >= start_ns[in_step].min()))
-    named = np.unique(ids[of_interest])
+    named = distinct(ids[of_interest])
     missing = named[calls.of(named) < 0]
     if not len(missing):
         return Unlaunched(len(named))
-    is_loose = of_interest & ~in_step & (work["run_id"].to_numpy() == -1)
+    is_loose = of_interest & ~in_step & (work["run_id"] == -1)
     return Unlaunched(len(named), len(missing), int(np.isin(ids[is_loose], missing).sum()))

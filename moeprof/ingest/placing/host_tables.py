@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
-from moeprof.columns.table import Table  # bridge
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Given, Table
 from moeprof.hlo.program import Program
 from moeprof.ingest.placing.executions import (
     NONE_UNLAUNCHED,
     Unlaunched,
+    crossed,
     known_executions,
     number_executions,
     over_devices,
@@ -72,7 +73,7 @@ class HostTables:
     """
 
     host: Host
-    executions: pd.DataFrame
+    executions: Table
     cut: Cut
     step_of: Mapping[tuple[int, int], int]
     stray_ns: int
@@ -87,30 +88,32 @@ class HostTables:
 
 def host_tables(
     host: Host,
-    ops: pd.DataFrame,
+    ops: Given,
     instructions: Instructions,
     inside: Bodies,
     programs: Mapping[int, Program],
-) -> tuple[HostTables, pd.DataFrame]:
+) -> tuple[HostTables, Table]:
     """Place the work of a host, which is taken out of its record.
 
     `ops` are `HLO_OPS` of `programs`, `instructions` their rows by name. The work comes sorted by
     device and start and has, besides the columns of `record.COLUMNS`, recorded_ns, instruction,
     evidence (code), confidence, step and self_ns.
     """
+    ops = Table.of(ops)
     record = near_the_work(host.record)
     record.work = [Table.of(p).pandas() for p in record.work]  # bridge
     record.waits = [Table.of(p).pandas() for p in record.waits]  # bridge
     host = replace(host, record=record)
-    work, repeats = without_repeats(_in_order(record.take_work()), _single_launches(record))
-    work = work.pandas()  # bridge
+    ordered = _in_order(record.take_work())
+    ordered = ordered.pandas()  # type: ignore[assignment]  # bridge
+    once, repeats = without_repeats(ordered, _single_launches(record))
     record.drop(REPEATED, repeats)
-    work, not_serial = repaired(work, record.labels)
+    work, not_serial = repaired(Table.of(once), record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, programs, record.labels)
     work, endless = endless_pieces(work, ops["opcode"], record.labels, not_serial)
     work, notes = with_recurring_runs(work, ops, host.programs)
     work, annotated = with_annotated_runs(work, record.markers, record.calls)
-    is_work = work["kind"].to_numpy() != record.labels.code(WAIT)
+    is_work = work["kind"] != record.labels.code(WAIT)
     mine = work if is_work.all() else work[is_work]
     number, counted = number_executions(mine)
     rows, launches, unclear = with_joint_runs(
@@ -121,17 +124,17 @@ def host_tables(
     cut, lost = _steps(host, known, launches, mine, rows, number)
     step_of = {run: step.step for step in cut.steps for run in step.runs}
     is_out = _is_of(work["device"], lost.excluded)
-    around = steps_around(cut.steps, work["start_ns"].to_numpy())
+    around = steps_around(cut.steps, work["start_ns"])
     around[is_out] = -1
     by_execution = _steps_of_executions(rows, step_of, lost.excluded)
     step = around.copy()  # a wait is of the step in which it begins
     if len(mine):
-        has_run = ((rows["run_id"] != -1) & (rows["module"] != -1)).to_numpy()[number]
-        step[is_work] = np.where(has_run, by_execution[number], around[is_work])
+        has_run = (rows["run_id"] != -1) & (rows["module"] != -1)
+        step[is_work] = np.where(has_run[number], by_execution[number], around[is_work])
     whole, endless = without_endless(cut.steps, endless, step)
     cut = cut._replace(steps=whole)
     if record.is_damaged:
-        counts = _pieces_by_device(step[is_work], mine["device"].to_numpy())
+        counts = _pieces_by_device(step[is_work], mine["device"])
         cut = cut._replace(steps=without_half_lost(cut.steps, counts))
     cut = cut._replace(steps=without_cut_short(cut.steps, mine, step[is_work], ops))
     of_row = _steps_of_executions(rows, step_of, lost.excluded)
@@ -140,30 +143,32 @@ def host_tables(
     self_ns = np.zeros(len(work), np.int64)
     self_ns[is_work] = _self_ns(mine, number, host, ops, inside)
     if rows is not counted:
-        work = work.assign(run_id=_run_ids(work["run_id"].to_numpy(), is_work, rows, number))
+        work = work.assign(run_id=_run_ids(work["run_id"], is_work, rows, number))
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
     work = work.assign(step=step, self_ns=self_ns)
-    silent = silent_devices(record.executed, work, lost)
+    silent = silent_devices(_executed(record), work, lost)
     if lost.excluded:
         record.drop(OF_EXCLUDED, int(is_out.sum()))
-        work = work[~is_out].reset_index(drop=True)
-        known = known[~_is_of(known["device"], lost.excluded)].reset_index(drop=True)
+        work = work[~is_out]
+        known = known[~_is_of(known["device"], lost.excluded)]
     said = (*notes, *unclear)
+    known = known.pandas()  # type: ignore[assignment]  # bridge
     tables = HostTables(host, known, cut, step_of, stray_ns, not_serial, said, lost, silent)
-    lacking = unlaunched(record.calls, work, work["step"].to_numpy())
+    lacking = unlaunched(record.calls, work, work["step"])
+    work = work.pandas()  # type: ignore[assignment]  # bridge
     return replace(tables, endless=endless, unlaunched=lacking, pieces=pieces), work
 
 
 def _steps(
     host: Host,
-    known: pd.DataFrame,
+    known: Table,
     launches: Sequence[Launch],
-    work: pd.DataFrame,
-    rows: pd.DataFrame,
+    work: Table,
+    rows: Table,
     number: Int64s,
 ) -> tuple[Cut, LostLaunches]:
     """The steps of a host, of those devices whose launches have their work."""
-    record, lost = host.record, NOTHING_LOST
+    record, executed, lost = host.record, _executed(host.record), NOTHING_LOST
     while True:
         whole = known[~_is_of(known["device"], lost.excluded)]
         cut = cut_steps(
@@ -178,48 +183,50 @@ def _steps(
         step_of = {run: step.step for step in cut.steps for run in step.runs}
         by_execution = _steps_of_executions(rows, step_of, lost.excluded)
         step = by_execution[number] if len(number) else np.zeros(0, np.int64)
-        found = lost_launches(record.called, work, step, cut.steps, lost.excluded, record.executed)
+        found = lost_launches(record.called, work, step, cut.steps, lost.excluded, executed)
         if found.excluded == lost.excluded:
             return cut._replace(steps=without_lost(cut.steps, found)), found
         lost = found
 
 
-def _is_of(device: pd.Series, devices: frozenset[int]) -> Flags:
-    flags: Flags = device.isin(list(devices)).to_numpy() if devices else np.zeros(len(device), bool)
-    return flags
+def _executed(record: Record) -> Table | None:
+    return None if record.executed is None else Table.of(record.executed)
+
+
+def _is_of(device: Int64s, devices: frozenset[int]) -> Flags:
+    return np.isin(device, list(devices)) if devices else np.zeros(len(device), bool)
 
 
 def _single_launches(record: Record) -> Int64s:
     """Correlation ids of the host's calls that bring one piece of work: no replays of graphs."""
-    if record.called is None or record.called.calls.empty:
+    if record.called is None or not len(record.called.calls):
         return np.zeros(0, np.int64)
-    calls = record.called.calls
-    ids: Int64s = calls["correlation_id"].to_numpy()[~calls["is_replay"].to_numpy(dtype=bool)]
+    calls = Table.of(record.called.calls)
+    ids: Int64s = calls["correlation_id"][~calls["is_replay"]]
     return ids
 
 
-def _in_order(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _in_order(given: Sequence[Given]) -> Table:
     """All work by device and start, the longest first of those that start at once."""
+    parts = [Table.of(part) for part in given]
     columns = {
-        name: joined([part[name].to_numpy() for part in parts] or [np.zeros(0, np.int64)])
-        for name in COLUMNS
+        name: joined([part[name] for part in parts] or [np.zeros(0, np.int64)]) for name in COLUMNS
     }
     order = np.lexsort((-columns["end_ns"], columns["start_ns"], columns["device"]))
     for name, column in columns.items():  # one after the other: the old one is free at once
         columns[name] = column if is_same(column) else column[order]
-    return pd.DataFrame(columns, copy=False)
+    return Table(columns)
 
 
-def resolved(work: pd.DataFrame, instructions: Instructions, labels: Labels) -> pd.DataFrame:
+def resolved(work: Table, instructions: Instructions, labels: Labels) -> Table:
     """`work` with the row of its instruction, how it is known and how sure that is."""
     texts = labels.texts
-    place, modules = pd.factorize(work["module"])
-    unique, inverse = np.unique(place * len(texts) + work["op"].to_numpy(), return_inverse=True)
+    alike = grouped(work, "module", "op")
     rows = [
-        instructions.get((int(modules[pair // len(texts)]), texts[pair % len(texts)]), -1)
-        for pair in unique.tolist()
+        instructions.get((module, texts[op]), -1)
+        for module, op in work[alike.first].rows("module", "op")
     ]
-    instruction = np.array(rows, np.int64)[inverse] if rows else np.zeros(0, np.int64)
+    instruction = np.array(rows, np.int64)[alike.of]
     evidence = [labels.code("none"), labels.code("recorded")]
     return work.assign(
         instruction=instruction,
@@ -234,55 +241,49 @@ def _name_of(host: Host, module: int) -> str:
     return program.name if program else f"program {module}"
 
 
-def _run_ids(told: Int64s, is_work: Flags, rows: pd.DataFrame, number: Int64s) -> Int64s:
+def _run_ids(told: Int64s, is_work: Flags, rows: Table, number: Int64s) -> Int64s:
     """Ids of executions as all devices share them; a wait keeps only one that the runtime gave."""
     run_id = np.where(is_made_up(told), -1, told)
-    run_id[is_work] = rows["run_id"].to_numpy()[number]
+    run_id[is_work] = rows["run_id"][number]
     return run_id
 
 
-def _self_ns(
-    work: pd.DataFrame, number: Int64s, host: Host, ops: pd.DataFrame, inside: Bodies
-) -> Int64s:
+def _self_ns(work: Table, number: Int64s, host: Host, ops: Table, inside: Bodies) -> Int64s:
     """Self time of each piece of work; `number` is that of its execution."""
     labels = host.record.labels
-    self_ns = self_times_ns(
-        work["start_ns"].to_numpy(),
-        work["end_ns"].to_numpy(),
-        work["instruction"].to_numpy(),
-        number,
-        inside,
-    )
+    starts, ends = work["start_ns"], work["end_ns"]
+    self_ns = self_times_ns(starts, ends, work["instruction"], number, inside)
     nested = _nested_without_program(work, host, labels)
-    self_ns[nested] = _nested_self_ns(work.iloc[nested])
+    self_ns[nested] = _nested_self_ns(work[nested])
     flies = _is_on(work, labels, is_in_flight)
     self_ns[flies] -= halves_within_ns(work, flies, number, ops, labels)
     return self_ns
 
 
-def _nested_without_program(work: pd.DataFrame, host: Host, labels: Labels) -> Int64s:
+def _nested_without_program(work: Table, host: Host, labels: Labels) -> Int64s:
     """Places of the work of programs that are not there, on lines where ops lie in one another."""
-    is_known = work["module"].isin(list(host.programs)).to_numpy()
+    is_known = np.isin(work["module"], list(host.programs))
     return np.flatnonzero(_is_on(work, labels, nests) & ~is_known)
 
 
-def _is_on(work: pd.DataFrame, labels: Labels, test: Callable[[str], bool]) -> Flags:
+def _is_on(work: Table, labels: Labels, test: Callable[[str], bool]) -> Flags:
     """Whether each piece is on a line whose name passes the test."""
-    used, inverse = np.unique(work["line"].to_numpy(), return_inverse=True)
-    texts = labels.texts
-    passed: Flags = np.array([test(texts[code]) for code in used.tolist()], dtype=bool)[inverse]
+    alike, texts = grouped(work, "line"), labels.texts
+    used = work["line"][alike.first].tolist()
+    passed: Flags = np.array([test(texts[code]) for code in used], dtype=bool)[alike.of]
     return passed
 
 
-def _nested_self_ns(work: pd.DataFrame) -> Int64s:
-    line = work.groupby(["device", "line"], sort=False).ngroup().to_numpy().astype(np.int64)
-    return nested_self_times_ns(work["start_ns"].to_numpy(), work["end_ns"].to_numpy(), line)
+def _nested_self_ns(work: Table) -> Int64s:
+    return nested_self_times_ns(
+        work["start_ns"], work["end_ns"], grouped(work, "device", "line").of
+    )
 
 
 def _pieces_by_device(step: Int64s, device: Int64s) -> dict[int, list[int]]:
     """How many pieces of work each device has in a step."""
-    table = pd.crosstab(step, device)
-    return dict(zip(table.index.tolist(), table.to_numpy().tolist(), strict=True))
+    steps, counts = crossed(step, device)
+    return dict(zip(steps.tolist(), counts.tolist(), strict=True))
 
 
 def steps_around(steps: Sequence[Step], at_ns: Int64s) -> Int64s:
@@ -302,9 +303,9 @@ def steps_around(steps: Sequence[Step], at_ns: Int64s) -> Int64s:
 
 
 def _steps_of_executions(
-    rows: pd.DataFrame, step_of: Mapping[tuple[int, int], int], excluded: frozenset[int]
+    rows: Table, step_of: Mapping[tuple[int, int], int], excluded: frozenset[int]
 ) -> Int64s:
-    pairs = zip(rows["module"].tolist(), rows["run_id"].tolist(), strict=True)
+    pairs = rows.rows("module", "run_id")
     steps = np.array([step_of.get(pair, -1) for pair in pairs], np.int64)
     steps[_is_of(rows["device"], excluded)] = -1
     return steps

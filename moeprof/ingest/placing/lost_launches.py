@@ -10,12 +10,21 @@ steps of the others can be used.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import (
+    distinct,
+    grouped,
+    grouped_columns,
+    places_in,
+    spread,
+    unique_rows,
+)
+from moeprof.columns.table import Given, Table, stacked
 from moeprof.ingest.placing.lost_pieces import partial_replays
 from moeprof.ingest.placing.step import Step
 from moeprof.ingest.planes.record import HostCalls
@@ -69,32 +78,31 @@ NOTHING_LOST = LostLaunches()
 
 def lost_launches(
     called: HostCalls | None,
-    work: pd.DataFrame,
+    work: Table,
     step_of_piece: Int64s,
     steps: Sequence[Step],
     excluded: frozenset[int] = frozenset(),
-    executed: pd.DataFrame | None = None,
+    executed: Table | None = None,
 ) -> LostLaunches:
     """Compare the calls of the host with `work`, whose pieces are of the given steps.
 
     `excluded` are devices that are left out already; `executed` has rows (device, run_id).
     """
-    if called is None or called.calls.empty or work.empty:
+    if called is None or not len(called.calls) or not len(work):
         return NOTHING_LOST
     if (all_there := _all_there(called, work)) is not None:
         return all_there
     found = _compared(called, work, step_of_piece)
-    compared = found[~found["is_out"]].reset_index(drop=True)
-    idle = _idle(compared, work, steps, executed)
-    compared = compared[~compared["on"].isin(idle)].reset_index(drop=True)
+    compared: Table = found[~found["is_out"]]
+    compared = compared[~np.isin(compared["on"], list(_idle(compared, work, steps, executed)))]
     not_compared = len(found) - len(compared)
-    if compared.empty:
+    if not len(compared):
         return LostLaunches(not_compared=not_compared)
     missing = compared["is_lost"] | compared["is_partial"]
-    lacking = _lacking(compared[missing], compared, work, step_of_piece, steps)
+    lacking = _lacking(missing, compared, work, step_of_piece, steps)
     is_late = _ran_too_late(compared, steps, work)
     used = [step.step for step in steps if step.runs and not step.reason]
-    others = set(work["device"].unique().tolist()) - excluded
+    others = set(distinct(work["device"]).tolist()) - excluded
     silent = _silent(compared)
     pairs = {d: lacks & set(used) for d, lacks in lacking.items() if d not in silent | excluded}
     out = _to_leave_out(pairs, used, others)
@@ -126,17 +134,18 @@ def _reason(devices: Sequence[int]) -> str:
     return f"launches of {names}{', …' if len(devices) > 3 else ''} without their kernels"
 
 
-def _all_there(called: HostCalls, work: pd.DataFrame) -> LostLaunches | None:
+def _all_there(called: HostCalls, work: Table) -> LostLaunches | None:
     """The answer where each call has its work, as in most captures; else None."""
-    calls = called.calls
-    ids = calls["correlation_id"].to_numpy()
-    known, first = np.unique(work["correlation_id"].to_numpy(), return_index=True)
+    calls = Table.of(called.calls)
+    ids = calls["correlation_id"]
+    first = grouped(work, "correlation_id").first
+    known = work["correlation_id"][first]
     at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     if (known[at] != ids).any():
         return None
-    on = work["device"].to_numpy()[first][at]
-    replays = calls.assign(on=on)[calls["is_replay"].to_numpy()]
-    replays = replays.assign(run_id=called.run_of(replays["correlation_id"].to_numpy()))
+    on = work["device"][first][at]
+    replays = calls.assign(on=on)[calls["is_replay"]]
+    replays = replays.assign(run_id=called.run_of(replays["correlation_id"]))
     if partial_replays(replays, work).any():
         return None
     counts = zip(*(column.tolist() for column in np.unique(on, return_counts=True)), strict=True)
@@ -148,132 +157,130 @@ def _all_there(called: HostCalls, work: pd.DataFrame) -> LostLaunches | None:
     )
 
 
-def _brought(work: pd.DataFrame, step_of_piece: Int64s) -> pd.DataFrame:
+def _brought(work: Table, step_of_piece: Int64s) -> Table:
     """What each launch brought: device, step and time of its pieces, by correlation id."""
-    is_known = (work["correlation_id"] >= 0).to_numpy()
-    pieces = pd.DataFrame(
+    is_known = work["correlation_id"] >= 0
+    ids = work["correlation_id"][is_known]
+    launches = grouped_columns([ids])
+    return Table(
         {
-            "id": work["correlation_id"].to_numpy()[is_known],
-            "device": work["device"].to_numpy()[is_known],
-            "step": step_of_piece[is_known],
-            "ns": (work["end_ns"] - work["start_ns"]).to_numpy()[is_known],
+            "correlation_id": ids[launches.first],
+            "on": work["device"][is_known][launches.first],
+            "step": step_of_piece[is_known][launches.first],
+            "ns": launches.sum((work["end_ns"] - work["start_ns"])[is_known]),
         }
     )
-    return pieces.groupby("id").agg(
-        on=("device", "first"), step=("step", "first"), ns=("ns", "sum")
-    )
 
 
-def _compared(called: HostCalls, work: pd.DataFrame, step_of_piece: Int64s) -> pd.DataFrame:
+def _compared(called: HostCalls, work: Table, step_of_piece: Int64s) -> Table:
     """The launches that can be compared, with what they brought, by device and start.
 
     Those of a device whose work has ids of its own are left out, as are copies of a name of which
-    no other brought work: the profiler then records none, or the host made them itself.
+    no other brought work: the profiler then records none, or the host made them itself. Those that
+    brought none have -1 as their step and time.
     """
-    brought = _brought(work, step_of_piece)
-    found = called.calls.join(brought, on="correlation_id")
-    has_work = found["on"].notna().to_numpy()
-    if not has_work.any():
-        return found[:0].assign(is_out=False)
-    ordinals = found["device"].map(_ordinals(found[has_work]))
-    known = set(brought["on"].unique().tolist())
-    found["on"] = found["on"].fillna(ordinals).fillna(found["device"]).astype(np.int64)
-    found["run_id"] = called.run_of(found["correlation_id"].to_numpy())
-    joined = set(found["on"][has_work].unique().tolist())
-    has_other_ids = found["on"].isin(known - joined)
-    is_never = found["is_transfer"] & ~found["key"].isin(found["key"][has_work])
+    calls, brought = Table.of(called.calls), _brought(work, step_of_piece)
+    place = places_in(calls, brought, "correlation_id")
+    has_work = place >= 0
+    on, step, ns = (np.append(brought[name], -1)[place] for name in ("on", "step", "ns"))
+    told = _ordinals(calls["device"][has_work], on[has_work]) if has_work.any() else {}
+    lost = calls["device"][~has_work].tolist()
+    on[~has_work] = [told.get(device, device) for device in lost]
+    found = calls.assign(on=on, step=step, ns=ns, run_id=called.run_of(calls["correlation_id"]))
+    known, joined = set(brought["on"].tolist()), set(on[has_work].tolist())
+    has_other_ids = np.isin(on, list(known - joined))
+    is_never = found["is_transfer"] & ~np.isin(found["key"], found["key"][has_work])
     is_recorded = ~has_work & ~found["is_replay"] & _is_recorded(found, has_work)
-    found["is_lost"] = ~has_work
-    is_replay = found["is_replay"].to_numpy()
-    found["is_partial"] = False
-    found.loc[is_replay, "is_partial"] = partial_replays(found[is_replay], work)
-    found["is_out"] = is_never & ~has_other_ids
-    kept = found[~(has_other_ids | is_recorded)]
-    return kept.sort_values(["on", "start_ns"], kind="stable", ignore_index=True)
+    is_partial = found["is_replay"].copy()
+    is_partial[is_partial] = partial_replays(found[is_partial], work)
+    found = found.assign(is_lost=~has_work, is_partial=is_partial, is_out=is_never & ~has_other_ids)
+    is_kept = ~(has_other_ids | is_recorded) & has_work.any()
+    kept: Table = found[is_kept]
+    return kept.sorted("on", "start_ns")
 
 
-def _ordinals(found: pd.DataFrame) -> dict[int, int]:
+def _ordinals(told: Int64s, on: Int64s) -> dict[int, int]:
     """The device of each number that calls tell: AMD's are none of the planes'."""
-    told = found[found["device"] >= 0]
-    pairs = told.groupby("device")["on"].agg(lambda on: on.value_counts().index[0])
-    return {int(str(device)): int(on) for device, on in pairs.items()}
+    pairs = grouped_columns([told, on], is_sorted=False)
+    found: dict[int, tuple[int, int]] = {}
+    rows = zip(
+        told[pairs.first].tolist(), on[pairs.first].tolist(), pairs.size.tolist(), strict=True
+    )
+    for number, device, count in rows:
+        if number >= 0 and count > found.get(number, (0, 0))[1]:
+            found[number] = (device, count)
+    return {number: device for number, (device, _) in found.items()}
 
 
-def _is_recorded(found: pd.DataFrame, has_work: Flags) -> Flags:
+def _is_recorded(found: Table, has_work: Flags) -> Flags:
     """Whether a launch went into a graph: in XLA's recording of one, or behind a call that opens
     one, in the same execution, with no launch of that stretch that brought work."""
-    worked = pd.Series(has_work, found.index).groupby([found["part"], found["run_id"]])
-    is_open = (found["part"] >= 0).to_numpy()
-    flags: Flags = found["is_recorded"].to_numpy() | (is_open & ~worked.transform("any").to_numpy())
+    stretches = grouped(found, "part", "run_id")
+    worked: Flags = spread(stretches.any(has_work), stretches)
+    flags: Flags = found["is_recorded"] | ((found["part"] >= 0) & ~worked)
     return flags
 
 
 def _lacking(
-    missing: pd.DataFrame,
-    compared: pd.DataFrame,
-    work: pd.DataFrame,
+    is_missing: Flags,
+    compared: Table,
+    work: Table,
     step_of_piece: Int64s,
     steps: Sequence[Step],
 ) -> dict[int, set[int]]:
     """Steps that lack work, by device: more of it than alters the last digits alone."""
-    if missing.empty:
+    if not is_missing.any():
         return {}
-    longest = compared.groupby(["on", "key"])["ns"].max()
-    at = pd.MultiIndex.from_frame(missing[["on", "key"]])
-    likely_ns = longest.reindex(at).to_numpy(np.float64)
-    likely_ns = np.where(np.isnan(likely_ns), np.inf, likely_ns)
+    alike = grouped(compared, "on", "key")
+    longest = spread(alike.max(compared["ns"]), alike)[is_missing]
+    likely_ns = np.where(longest >= 0, longest, np.inf)
+    missing: Table = compared[is_missing]
     parts = [
-        pd.DataFrame({"on": missing["on"].to_numpy(), "step": step, "ns": likely_ns})
+        Table({"device": missing["on"], "step": step, "ns": likely_ns})
         for step in _steps_around(missing, compared, steps)
     ]
-    lost = pd.concat(parts).drop_duplicates() if len(parts) == 1 else pd.concat(parts)
-    lost = lost[lost["step"] != -1].groupby(["on", "step"])["ns"].agg(["size", "sum"])
-    recorded_ns = pd.Series((work["end_ns"] - work["start_ns"]).to_numpy()).groupby(
-        [work["device"].to_numpy(), step_of_piece]
-    )
-    sums = recorded_ns.sum().reindex(lost.index).fillna(0)
-    counts = recorded_ns.size().reindex(lost.index).fillna(0)
-    is_much = (lost["size"] > _FEW * counts) | (lost["sum"] > _LITTLE * sums)
+    lost = unique_rows(parts[0]) if len(parts) == 1 else stacked(parts)
+    lost = lost[lost["step"] != -1]
+    of_lost = grouped(lost, "device", "step")
+    pieces = Table({"device": work["device"], "step": step_of_piece})
+    of_pieces = grouped(pieces, "device", "step")
+    keys: Table = lost.select("device", "step")[of_lost.first]
+    at = places_in(keys, pieces[of_pieces.first], "device", "step")
+    counts = np.append(of_pieces.size, 0)[at]
+    sums = np.append(of_pieces.sum(work["end_ns"] - work["start_ns"]), 0)[at]
+    is_much = (of_lost.size > _FEW * counts) | (of_lost.sum(lost["ns"]) > _LITTLE * sums)
     found: dict[int, set[int]] = {}
-    for device, step in lost.index[is_much.to_numpy()].tolist():
-        found.setdefault(int(device), set()).add(int(step))
+    for device, step in keys[is_much].rows():
+        found.setdefault(device, set()).add(step)
     return found
 
 
-def _steps_around(
-    missing: pd.DataFrame, compared: pd.DataFrame, steps: Sequence[Step]
-) -> list[Int64s]:
+def _steps_around(missing: Table, compared: Table, steps: Sequence[Step]) -> list[Int64s]:
     """The step of each launch by its execution; where none is known, those of the launches with
     work before and behind it: it is in one of them."""
     if (compared["run_id"] != -1).any():
         of_run = {run: step.step for step in steps for _, run in step.runs}
         return [np.array([of_run.get(run, -1) for run in missing["run_id"].tolist()], np.int64)]
-    told = compared[~compared["is_lost"]].sort_values("start_ns", kind="stable")
-    own = set(told["on"].unique().tolist())
+    told = compared[~compared["is_lost"]].sorted("start_ns")
     before, behind = (np.full(len(missing), -1, np.int64) for _ in range(2))
-    for device, rows in missing.groupby("on").indices.items():
-        theirs = told[told["on"] == device] if device in own else told
-        starts, step = theirs["start_ns"].to_numpy(), theirs["step"].to_numpy(np.int64)
-        at = np.searchsorted(starts, missing["start_ns"].to_numpy()[rows])
-        step = np.append(step, -1)  # the last place stands for none, on either side
+    for device in distinct(missing["on"]).tolist():
+        rows, is_own = missing["on"] == device, told["on"] == device
+        theirs = told[is_own] if is_own.any() else told
+        at = np.searchsorted(theirs["start_ns"], missing["start_ns"][rows])
+        step = np.append(theirs["step"], -1)  # the last place stands for none, on either side
         before[rows] = step[at - 1]
         behind[rows] = step[at]
     other: Int64s = np.where(behind == before, -1, behind)
     return [before, other]
 
 
-def _silent(compared: pd.DataFrame) -> set[int]:
+def _silent(compared: Table) -> set[int]:
     """Devices none of whose launches has work."""
-    all_lost = compared["is_lost"].groupby(compared["on"]).all()
-    return set(all_lost.index[all_lost].tolist())
+    on, is_lost = compared["on"], compared["is_lost"]
+    return set(on[is_lost].tolist()) - set(on[~is_lost].tolist())
 
 
-def _idle(
-    compared: pd.DataFrame,
-    work: pd.DataFrame,
-    steps: Sequence[Step],
-    executed: pd.DataFrame | None,
-) -> set[int]:
+def _idle(compared: Table, work: Table, steps: Sequence[Step], executed: Table | None) -> set[int]:
     """Devices without any work that had none to do: no execution names them.
 
     Where executions do not tell the devices by the numbers of their planes, those that have fewer
@@ -284,37 +291,44 @@ def _idle(
     if not silent:
         return set()
     ran = set(executed["device"].tolist()) if executed is not None else set()
-    if ran and set(work["device"].unique().tolist()) <= ran:
+    if ran and set(distinct(work["device"]).tolist()) <= ran:
         return silent - ran
     until_ns = max(int(work["end_ns"].max()), int(compared["start_ns"].max()))
     longest_ns = int((work["end_ns"] - work["start_ns"]).max())
     in_time = compared["start_ns"] + longest_ns < until_ns
-    counts = compared["on"][in_time].value_counts()
+    counts = Counter(compared["on"][in_time].tolist())
     least = max(1, sum(bool(step.runs) for step in steps))
-    return {device for device in silent if counts.get(device, 0) < least}
+    return {device for device in silent if counts[device] < least}
 
 
-def _ran_too_late(compared: pd.DataFrame, steps: Sequence[Step], work: pd.DataFrame) -> Flags:
+def _ran_too_late(compared: Table, steps: Sequence[Step], work: Table) -> Flags:
     """Whether the work of a launch had not run when the capture ended.
 
     It is behind all launches of its device that brought work, of the last step at most, and there
     was no time for it: from the end of the device's work, or the first such launch, to the last
     sign of the capture no more passed than the longest piece takes.
     """
-    is_lost = compared["is_lost"]
-    last_ns = compared["start_ns"][~is_lost].groupby(compared["on"]).max()
-    is_behind = is_lost & (compared["start_ns"] > compared["on"].map(last_ns))
-    first_ns = compared["start_ns"][is_behind].groupby(compared["on"]).min()
-    ends = work.groupby("device")["end_ns"].max()
-    longest = (work["end_ns"] - work["start_ns"]).groupby(work["device"]).max()
-    free_ns = pd.concat([ends.reindex(first_ns.index), first_ns], axis=1).max(axis=1)
-    until_ns = max(int(ends.max()), int(compared["start_ns"].max()))
-    in_time = until_ns - free_ns <= longest.reindex(first_ns.index)
+    on, starts = compared["on"], compared["start_ns"]
+    is_last = compared["is_lost"].copy()
+    devices = grouped(work, "device")
+    known = work["device"][devices.first].tolist()
+    ends = dict(zip(known, devices.max(work["end_ns"]).tolist(), strict=True))
+    longest = devices.max(work["end_ns"] - work["start_ns"]).tolist()
+    longest_ns = dict(zip(known, longest, strict=True))
+    until_ns = max(*ends.values(), int(starts.max()))
+    for device in distinct(on).tolist():
+        mine, worked = on == device, starts[(on == device) & ~compared["is_lost"]]
+        if device not in ends or not len(worked):
+            is_last[mine] = False
+            continue
+        is_last[mine] &= starts[mine] > worked.max()
+        behind = starts[mine & is_last]
+        free_ns = max(ends[device], int(behind.min(initial=until_ns)))
+        if until_ns - free_ns > longest_ns[device]:
+            is_last[mine] = False
     real = [step for step in steps if step.runs]
-    earlier = {run for step in real[:-1] for _, run in step.runs}
-    of_last = ~compared["run_id"].isin(earlier)
-    had_none = compared["on"].map(in_time.to_dict()).eq(True)
-    flags: Flags = (is_behind & of_last & had_none).to_numpy()
+    earlier = [run for step in real[:-1] for _, run in step.runs]
+    flags: Flags = is_last & ~np.isin(compared["run_id"], earlier)
     return flags
 
 
@@ -339,17 +353,12 @@ def _to_leave_out(
 
 
 def _by_device(
-    compared: pd.DataFrame, lacking: Mapping[int, set[int]], is_late: Flags, silent: set[int]
+    compared: Table, lacking: Mapping[int, set[int]], is_late: Flags, silent: set[int]
 ) -> tuple[DeviceCalls, ...]:
-    counts = pd.DataFrame(
-        {
-            "on": compared["on"].to_numpy(),
-            "launches": 1,
-            "lost": compared["is_lost"].to_numpy() & ~is_late,
-            "partial": compared["is_partial"].to_numpy(),
-        }
-    )
-    rows = counts.groupby("on").sum().reset_index().to_numpy(np.int64).tolist()
+    devices = grouped(compared, "on")
+    lost = devices.sum(compared["is_lost"] & ~is_late)
+    counts = (devices.size, lost, devices.sum(compared["is_partial"]))
+    rows = zip(compared["on"][devices.first].tolist(), *(n.tolist() for n in counts), strict=True)
     return tuple(
         DeviceCalls(
             *(device, launches, lost, partial),
@@ -366,25 +375,24 @@ def _by_device(
 UNKNOWN = -1
 
 
-def silent_devices(
-    executed: pd.DataFrame | None, work: pd.DataFrame, lost: LostLaunches
-) -> tuple[int, ...]:
+def silent_devices(executed: Table | None, work: Table, lost: LostLaunches) -> tuple[int, ...]:
     """Ordinals of those devices; `UNKNOWN` for one whose plane has another number than its calls.
 
     `executed` has rows (device, run_id). An execution counts of which another device has `work`: a
     program of its own may have nothing to do on its device.
     """
     by_launches = {own.device for own in lost.devices if own.is_silent} - {UNKNOWN}
-    if executed is None or executed.empty or work.empty:
+    if executed is None or not len(executed) or not len(work):
         return tuple(sorted(by_launches))
-    ran = set(executed["device"][executed["run_id"].isin(work["run_id"].unique())].tolist())
-    told = set(work["device"].unique().tolist())
+    has_work = np.isin(executed["run_id"], distinct(work["run_id"]))
+    ran = set(executed["device"][has_work].tolist())
+    told = set(distinct(work["device"]).tolist())
     by_calls = ran - told if told <= ran else set()
     known = tuple(sorted(by_launches | by_calls))
     more = len(ran) - len(told) - len(known)
     return known + (UNKNOWN,) * max(more, 0)
 
 
-def compares_devices(executed: pd.DataFrame | None, lost: LostLaunches) -> bool:
+def compares_devices(executed: Given | None, lost: LostLaunches) -> bool:
     """Whether the host's record tells which devices ran something."""
-    return bool(lost.devices) or (executed is not None and not executed.empty)
+    return bool(lost.devices) or (executed is not None and len(executed) > 0)

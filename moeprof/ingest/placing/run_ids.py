@@ -18,10 +18,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import grouped_columns
+from moeprof.columns.table import Table
 from moeprof.ingest.planes.record import MADE_UP_RUN, Calls, Launch, Marker, is_made_up
-from moeprof.ingest.xspace.space import Int64s
+from moeprof.ingest.xspace.space import Flags, Int64s
 
 _UNKNOWN = -1
 
@@ -29,51 +30,53 @@ _UNKNOWN = -1
 class JointRuns(NamedTuple):
     """Executions and launches with ids that all devices share, and what is to be said of them."""
 
-    rows: pd.DataFrame
+    rows: Table
     launches: list[Launch]
     notes: tuple[str, ...] = ()
 
 
 def with_joint_runs(
-    rows: pd.DataFrame, launches: Sequence[Launch], name_of: Callable[[int], str]
+    rows: Table, launches: Sequence[Launch], name_of: Callable[[int], str]
 ) -> JointRuns:
     """`rows` of `number_executions` with made-up run ids counted anew, by start over all devices.
 
     Ids that the runtime gave stay as they are. A launch of no execution with work is left out.
     """
-    made_up = is_made_up(rows["run_id"].to_numpy(np.int64))
+    modules, starts = rows["module"], rows["start_ns"]
+    made_up = is_made_up(rows["run_id"])
     if not made_up.any():
         return JointRuns(rows, list(launches))
     found: list[tuple[int, int, list[int]]] = []  # start, module, rows of one execution
     notes = []
-    for _, mine in rows[made_up & (rows["module"] != -1).to_numpy()].groupby("module"):
-        module, one = mine["module"].tolist()[0], _grouped(mine)
+    counted = np.flatnonzero(made_up & (modules != -1))
+    for places in grouped_columns([modules[counted]]).rows():
+        mine = counted[places]
+        module, one = int(modules[mine[0]]), _grouped(rows, mine)
         if one is None:
-            counts = ", ".join(map(str, mine.groupby("device").size().tolist()))
+            sizes = grouped_columns([rows["device"][mine]]).size
             notes.append(
                 f"executions of {name_of(module)} are not told apart: the devices have "
-                f"{counts} of them, and which of these are one is not clear from their times"
+                f"{', '.join(map(str, sizes.tolist()))} of them, and which of these are one is not "
+                "clear from their times"
             )
             continue
-        starts = mine["start_ns"].to_dict()
-        found += [(min(starts[row] for row in own), module, own) for own in one]
-    run_id = np.where(made_up, _UNKNOWN, rows["run_id"].to_numpy(np.int64))
+        found += [(int(starts[own].min()), module, own) for own in one]
+    run_id = np.where(made_up, _UNKNOWN, rows["run_id"])
     for number, (_, _, own) in enumerate(sorted(found)):
         run_id[own] = MADE_UP_RUN + number
     joint_of = _by_device_and_run(rows, run_id, made_up)
-    nameless = np.flatnonzero(made_up & (rows["module"] == -1).to_numpy())
-    places = rows[["device", "run_id"]].to_numpy()[nameless].tolist()
-    run_id[nameless] = [joint_of.get((device, run), _UNKNOWN) for device, run in places]
+    nameless = made_up & (modules == -1)
+    run_id[nameless] = [
+        joint_of.get(place, _UNKNOWN) for place in rows[nameless].rows("device", "run_id")
+    ]
     return JointRuns(rows.assign(run_id=run_id), _renamed(launches, joint_of), tuple(notes))
 
 
-def _by_device_and_run(
-    rows: pd.DataFrame, run_id: Int64s, made_up: np.ndarray
-) -> dict[tuple[int, int], int]:
+def _by_device_and_run(rows: Table, run_id: Int64s, made_up: Flags) -> dict[tuple[int, int], int]:
     """(device, id as counted on it) -> joint id, where there is one and no other."""
     known: dict[tuple[int, int], set[int]] = defaultdict(set)
     is_known = made_up & (run_id != _UNKNOWN)
-    places = zip(rows["device"][is_known].tolist(), rows["run_id"][is_known].tolist(), strict=True)
+    places = rows[is_known].rows("device", "run_id")
     for place, joint in zip(places, run_id[is_known].tolist(), strict=True):
         known[place].add(joint)
     return {place: joints.pop() for place, joints in known.items() if len(joints) == 1}
@@ -103,12 +106,15 @@ class _Runs(NamedTuple):
     number: Int64s
 
 
-def _grouped(mine: pd.DataFrame) -> list[list[int]] | None:
-    """Rows of each execution of one module over all devices; None where that is not clear."""
-    by_start = mine.sort_values("start_ns", kind="stable")
+def _grouped(rows: Table, mine: Int64s) -> list[list[int]] | None:
+    """Rows of each execution of one module over all devices; None where that is not clear.
+
+    `mine` are its rows on any of them.
+    """
+    by_start = mine[np.argsort(rows["start_ns"][mine], kind="stable")]
     devices = [
-        _Runs(own["start_ns"].to_numpy(), own["end_ns"].to_numpy(), own.index.to_numpy())
-        for _, own in by_start.groupby("device")
+        _Runs(rows["start_ns"][own], rows["end_ns"][own], own)
+        for own in (by_start[at] for at in grouped_columns([rows["device"][by_start]]).rows())
     ]
     devices.sort(key=lambda runs: -len(runs.number))
     joint = devices[0]
@@ -188,18 +194,18 @@ _MOST = 0.5
 
 
 def with_calls(
-    launches: Sequence[Launch], rows: pd.DataFrame, work: pd.DataFrame, number: Int64s, calls: Calls
+    launches: Sequence[Launch], rows: Table, work: Table, number: Int64s, calls: Calls
 ) -> list[Launch]:
     """`launches`; where none is of an execution, those of counted ones by their first kernel's.
 
     `rows` are the executions, `number` the row of each piece of `work`.
     """
-    run_id = rows["run_id"].to_numpy(np.int64)
+    run_id = rows["run_id"]
     lacking = is_made_up(run_id)
     is_called = np.isin(run_id, [launch.run_id for launch in launches])
     if is_called.any() or not lacking.any() or not len(calls.correlation):
         return list(launches)
-    place = calls.of(work["correlation_id"].to_numpy())
+    place = calls.of(work["correlation_id"])
     pieces = np.flatnonzero((place >= 0) & lacking[number])
     pieces = pieces[np.argsort(calls.start_ns[place[pieces]], kind="stable")]
     runs, first = np.unique(run_id[number[pieces]], return_index=True)
@@ -209,14 +215,14 @@ def with_calls(
 
 
 def with_annotated_runs(
-    work: pd.DataFrame, markers: Sequence[Marker], calls: Calls
-) -> tuple[pd.DataFrame, list[Launch]]:
+    work: Table, markers: Sequence[Marker], calls: Calls
+) -> tuple[Table, list[Launch]]:
     """Run ids, where no piece of work has one, by the annotations that it was launched in.
 
     Only launches on the thread of the annotations count: others run behind it.
     """
-    run_id = work["run_id"].to_numpy()
-    lacking = work["module"].to_numpy() != -1
+    run_id = work["run_id"]
+    lacking = work["module"] != -1
     is_told = (run_id != -1).any() or not lacking.any()
     if not len(markers) or not len(calls.correlation) or is_told:
         return work, []
@@ -224,7 +230,7 @@ def with_annotated_runs(
     starts = np.array([marker.start_ns for marker in mine], np.int64)
     ends = np.array([marker.end_ns for marker in mine], np.int64)
     lines = np.array([marker.line for marker in mine], np.int64)
-    place = calls.of(work["correlation_id"].to_numpy())
+    place = calls.of(work["correlation_id"])
     called = calls.start_ns[np.maximum(place, 0)]
     at = np.maximum(np.searchsorted(starts, called, "right") - 1, 0)
     is_in = (place >= 0) & (called >= starts[at]) & (called <= ends[at])

@@ -22,39 +22,40 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.coded import Coded
+from moeprof.columns.grouping import distinct, grouped, grouped_columns
+from moeprof.columns.table import Given, Table, isin
 from moeprof.ingest.planes.record import Labels
 from moeprof.ingest.xspace.space import Flags, Int64s
-from moeprof.tables.intervals import apart, cover
+from moeprof.tables.intervals import apart, cover, is_first
 
 CALLERS = ("while", "call", "conditional", "async-start")
 Bodies = Mapping[int, Int64s]
 """Row of a calling op in `HLO_OPS` -> rows of all ops that it calls, however deep."""
 
 
-def bodies(ops: pd.DataFrame) -> dict[int, Int64s]:
+def bodies(ops: Given) -> dict[int, Int64s]:
     """Bodies of every calling op of `HLO_OPS`."""
+    ops = Table.of(ops)
     found: dict[int, Int64s] = {}
-    is_caller = ops["opcode"].isin(CALLERS)
-    for module in ops["module"][is_caller].unique():
-        found |= _bodies_of_module(ops[ops["module"] == module])
+    is_caller = isin(ops["opcode"], CALLERS)
+    for module in distinct(ops["module"][is_caller]).tolist():
+        found |= _bodies_of_module(ops, np.flatnonzero(ops["module"] == module), is_caller)
     return found
 
 
-def _bodies_of_module(ops: pd.DataFrame) -> dict[int, Int64s]:
+def _bodies_of_module(ops: Table, rows: Int64s, is_caller: Flags) -> dict[int, Int64s]:
     members: dict[str, list[int]] = defaultdict(list)
-    for row, computation in zip(ops.index.tolist(), ops["computation"], strict=True):
+    for row, computation in zip(rows.tolist(), ops["computation"][rows].tolist(), strict=True):
         members[computation].append(row)
-    callers = ops[ops["opcode"].isin(CALLERS)]
-    called = {row: str(text).split() for row, text in callers["called"].items()}
+    callers = rows[is_caller[rows]]
+    called = {row: ops["called"][row].split() for row in callers.tolist()}
     calls: dict[str, set[str]] = defaultdict(set)
-    for (_, names), computation in zip(called.items(), callers["computation"], strict=True):
-        calls[computation].update(names)
+    for row, names in called.items():
+        calls[ops["computation"][row]].update(names)
     return {
-        int(str(row)): np.sort(
-            np.array([m for c in _reachable(names, calls) for m in members[c]], np.int64)
-        )
+        row: np.sort(np.array([m for c in _reachable(names, calls) for m in members[c]], np.int64))
         for row, names in called.items()
     }
 
@@ -73,7 +74,7 @@ def self_times_ns(
     order = np.argsort(instruction, kind="stable")
     by_row = instruction[order]
     shift = apart(execution, starts, ends)
-    for row in np.unique(instruction).tolist():
+    for row in by_row[is_first(by_row)].tolist():
         if row in inside:
             mine = order[np.searchsorted(by_row, row) : np.searchsorted(by_row, row, "right")]
             body = _events_of(inside[row], by_row, order)
@@ -139,7 +140,7 @@ def _reachable(called: Iterable[str], calls: Mapping[str, set[str]]) -> set[str]
 
 
 def halves_within_ns(
-    work: pd.DataFrame, is_in_flight: Flags, execution: Int64s, ops: pd.DataFrame, labels: Labels
+    work: Table, is_in_flight: Flags, execution: Int64s, ops: Table, labels: Labels
 ) -> Int64s:
     """Of each piece in flight, in their order, the time in ns that its halves cover.
 
@@ -148,25 +149,23 @@ def halves_within_ns(
     places = np.flatnonzero(is_in_flight)
     if not len(places):
         return np.zeros(0, np.int64)
-    pair = _pairs(work, ops, labels)
-    group = pd.factorize(execution * (int(pair.max()) + 1) + pair)[0].astype(np.int64)
-    starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    group = grouped_columns([execution, _pairs(work, ops, labels)]).of
+    starts, ends = work["start_ns"], work["end_ns"]
     shift = apart(group, starts, ends)
     halves = cover((starts + shift)[~is_in_flight], (ends + shift)[~is_in_flight])
     return halves.until((ends + shift)[places]) - halves.until((starts + shift)[places])
 
 
-def _pairs(work: pd.DataFrame, ops: pd.DataFrame, labels: Labels) -> Int64s:
+def _pairs(work: Table, ops: Table, labels: Labels) -> Int64s:
     """A number for each piece that the first and the second half of an op share."""
-    names = work["op"].to_numpy()
-    of_row = dict(enumerate(ops["async_pair"].tolist()))
-    pieces, inverse = np.unique(
-        np.stack([work["instruction"].to_numpy(), names]), axis=1, return_inverse=True
-    )
-    texts = labels.texts
-    firsts = [_first_of_pair(texts[name], of_row.get(row, "")) for row, name in pieces.T.tolist()]
-    numbers: Int64s = pd.factorize(np.array(firsts, dtype=object))[0].astype(np.int64)
-    return numbers[inverse.reshape(-1)]
+    alike = grouped(work, "instruction", "op")
+    texts, other = labels.texts, ops["async_pair"]
+    firsts = [
+        _first_of_pair(texts[name], other[row] if row >= 0 else "")
+        for row, name in work[alike.first].rows("instruction", "op")
+    ]
+    numbers: Int64s = Coded.of(firsts).codes.astype(np.int64)
+    return numbers[alike.of]
 
 
 def _first_of_pair(name: str, other: str) -> str:
@@ -180,9 +179,7 @@ def _first_of_pair(name: str, other: str) -> str:
 # does. So an execution with fewer of their pieces is not shown to lack any.
 
 
-def with_loose_ops(
-    rows: pd.DataFrame, work: pd.DataFrame, number: Int64s, ops: pd.DataFrame, inside: Bodies
-) -> pd.DataFrame:
+def with_loose_ops(rows: Table, work: Table, number: Int64s, ops: Table, inside: Bodies) -> Table:
     """Executions with loose_ops, and whether begins_loose and ends_loose say.
 
     `rows` are the executions, `number` the row of each piece of `work`, which is in order of start
@@ -192,20 +189,24 @@ def with_loose_ops(
     loose = _loose_instructions(ops, inside)
     if not len(loose) or not len(rows):
         return rows.assign(loose_ops=0, begins_loose=0, ends_loose=0)
-    is_loose = np.isin(work["instruction"].to_numpy(), loose).astype(np.int64)
-    by_row = pd.Series(is_loose).groupby(number)
+    is_loose = np.isin(work["instruction"], loose)
+    first, last = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    first[number[::-1]] = np.arange(len(number))[::-1]  # the last to be written stays
+    last[number] = np.arange(len(number))
     return rows.assign(
-        loose_ops=by_row.sum(), begins_loose=by_row.first(), ends_loose=by_row.last()
+        loose_ops=np.bincount(number[is_loose], minlength=len(rows)),
+        begins_loose=is_loose[first].astype(np.int64),
+        ends_loose=is_loose[last].astype(np.int64),
     )
 
 
-def _loose_instructions(ops: pd.DataFrame, inside: Bodies) -> Int64s:
+def _loose_instructions(ops: Table, inside: Bodies) -> Int64s:
     """Rows of branches and of loops whose rounds the program does not tell, with all they call.
 
     The callers themselves count: a device may copy the condition of each round to the host.
     """
-    opcode = ops["opcode"].astype(str)
-    is_caller = opcode.eq("conditional") | (opcode.eq("while") & ops["trip_count"].eq(-1))
-    callers = ops.index[is_caller.to_numpy()].to_numpy(np.int64)
+    opcode = ops["opcode"]
+    is_caller = (opcode == "conditional") | ((opcode == "while") & (ops["trip_count"] == -1))
+    callers = np.flatnonzero(is_caller)
     bodies = [inside[row] for row in callers.tolist() if row in inside]
     return np.unique(np.concatenate([callers, *bodies]))

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import grouped_columns
+from moeprof.columns.table import Table
 from moeprof.ingest.placing.step import Step
 from moeprof.ingest.planes.record import Labels
 from moeprof.ingest.xspace.space import Flags, Int64s
@@ -35,16 +36,16 @@ FEW = 3
 class Repaired(NamedTuple):
     """Work with ``recorded_ns`` and its impossible ends cut, and the lines left alone."""
 
-    work: pd.DataFrame
+    work: Table
     not_serial: tuple[str, ...]
 
 
-def repaired(work: pd.DataFrame, labels: Labels) -> Repaired:
+def repaired(work: Table, labels: Labels) -> Repaired:
     """Cut the impossible ends in `work`, which has `record.COLUMNS` and is in order of start.
 
     ``recorded_ns`` is the length as recorded, before repair. Stamps in ns.
     """
-    starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    starts, ends = work["start_ns"], work["end_ns"]
     whole = work.assign(recorded_ns=ends - starts)
     order, line = _by_line(work, labels)
     if not _any_outlives(line, ends[order]):
@@ -55,19 +56,19 @@ def repaired(work: pd.DataFrame, labels: Labels) -> Repaired:
     cut_ns = ends.copy()
     cut_ns[order[is_wrong]] = bound[is_wrong]
     texts = labels.texts
-    named = dict.fromkeys(texts[code] for code in work["line"].to_numpy()[order[loose]].tolist())
+    named = dict.fromkeys(texts[code] for code in work["line"][order[loose]].tolist())
     return Repaired(whole.assign(end_ns=cut_ns), tuple(named))
 
 
-def _by_line(work: pd.DataFrame, labels: Labels) -> tuple[Int64s, Int64s]:
+def _by_line(work: Table, labels: Labels) -> tuple[Int64s, Int64s]:
     """Places of the pieces that take time on streams, by line, then start; numbers of the lines."""
     kinds = [labels.code(kind) for kind in SERIAL_KINDS]
     is_serial = np.zeros(len(labels.texts), bool)
     is_serial[kinds] = True
-    takes_time = work["end_ns"].to_numpy() > work["start_ns"].to_numpy()
-    places = np.flatnonzero(is_serial[work["kind"].to_numpy()] & takes_time)
-    device, line = work["device"].to_numpy()[places], work["line"].to_numpy()[places]
-    number = pd.factorize(device * len(labels.texts) + line)[0]
+    takes_time = work["end_ns"] > work["start_ns"]
+    places = np.flatnonzero(is_serial[work["kind"]] & takes_time)
+    device, line = work["device"][places], work["line"][places]
+    number = grouped_columns([device, line], is_sorted=False).of
     # numpy sorts 16 bits by radix, many times as fast as 64
     is_small = number.max(initial=0) < np.iinfo(np.int16).max
     order = np.argsort(number.astype(np.int16) if is_small else number, kind="stable")
@@ -79,9 +80,9 @@ def _any_outlives(line: Int64s, ends: Int64s) -> bool:
     return bool(((ends[1:] < ends[:-1]) & (line[1:] == line[:-1])).any())
 
 
-def _launches(work: pd.DataFrame, order: Int64s) -> Int64s:
+def _launches(work: Table, order: Int64s) -> Int64s:
     """What tells launches apart: the correlation id; a piece without one is its own launch."""
-    ids = work["correlation_id"].to_numpy()[order]
+    ids = work["correlation_id"][order]
     return np.where(ids >= 0, ids, -2 - np.arange(len(order)))
 
 
@@ -163,8 +164,8 @@ class Endless:
 
 
 def endless_pieces(
-    work: pd.DataFrame, opcodes: pd.Series, labels: Labels, not_serial: Collection[str]
-) -> tuple[pd.DataFrame, tuple[Endless, ...]]:
+    work: Table, opcodes: np.ndarray, labels: Labels, not_serial: Collection[str]
+) -> tuple[Table, tuple[Endless, ...]]:
     """`work` with such pieces cut, and what they were; ``recorded_ns`` stays as recorded.
 
     `work` is in order of device and start and has instruction, the row in `opcodes`.
@@ -175,9 +176,9 @@ def endless_pieces(
     cut = [one for one in found if one.is_cut]
     if not cut:
         return work, tuple(found)
-    ends = work["end_ns"].to_numpy().copy()
+    ends = work["end_ns"].copy()
     for one in cut:
-        ends[one.row] = int(work["start_ns"].to_numpy()[one.row]) + one.longest_ns
+        ends[one.row] = int(work["start_ns"][one.row]) + one.longest_ns
     return work.assign(end_ns=ends), tuple(found)
 
 
@@ -195,45 +196,45 @@ def without_endless(
     ], placed
 
 
-def _last_of_streams(work: pd.DataFrame, labels: Labels, not_serial: Collection[str]) -> Int64s:
+def _last_of_streams(work: Table, labels: Labels, not_serial: Collection[str]) -> Int64s:
     """Places of the last piece of each serial stream."""
     kinds = [labels.code(kind) for kind in SERIAL_KINDS]
     loose = [labels.code(line) for line in not_serial]
-    is_one = np.isin(work["kind"].to_numpy(), kinds) & ~np.isin(work["line"].to_numpy(), loose)
+    is_one = np.isin(work["kind"], kinds) & ~np.isin(work["line"], loose)
     rows = np.flatnonzero(is_one)
     if not len(rows):
         return rows
-    device, line = work["device"].to_numpy()[rows], work["line"].to_numpy()[rows]
-    stream, streams = pd.factorize(device * len(labels.texts) + line)
-    last = np.zeros(len(streams), np.int64)
-    np.maximum.at(last, stream, rows)
-    return np.sort(last)
+    device, line = work["device"][rows], work["line"][rows]
+    return np.sort(grouped_columns([device, line]).max(rows))
 
 
-def _unbounded(found: Sequence[Endless], work: pd.DataFrame) -> list[Endless]:
+def _unbounded(found: Sequence[Endless], work: Table) -> list[Endless]:
     """Those that end behind all else on their device: work that goes on elsewhere bounds others."""
     if not found:
         return []
-    ends = work["end_ns"].to_numpy()
+    ends = work["end_ns"]
     is_else = np.ones(len(work), bool)
     is_else[[one.row for one in found]] = False
-    last_ns = pd.Series(ends[is_else]).groupby(work["device"].to_numpy()[is_else]).max().to_dict()
+    device = work["device"][is_else]
+    others = grouped_columns([device])
+    lasts = others.max(ends[is_else]).tolist()
+    last_ns = dict(zip(device[others.first].tolist(), lasts, strict=True))
     return [one for one in found if ends[one.row] > last_ns.get(one.device, 0)]
 
 
 def _judged(
-    work: pd.DataFrame, at: int, lasts: Int64s, opcodes: pd.Series, labels: Labels
+    work: Table, at: int, lasts: Int64s, opcodes: np.ndarray, labels: Labels
 ) -> Endless | None:
     names = ("device", "name", "op", "kind", "instruction")
-    row = {name: int(work[name].to_numpy()[at]) for name in names}
+    row = {name: int(work[name][at]) for name in names}
     has_op = row["instruction"] >= 0
     if not has_op and row["kind"] != labels.code("kernel"):
         return None  # copies of any size have one name
-    is_like = work["name"].to_numpy() == row["name"]
+    is_like = work["name"] == row["name"]
     if has_op:
-        is_like &= work["instruction"].to_numpy() == row["instruction"]
+        is_like &= work["instruction"] == row["instruction"]
     is_like[lasts] = False
-    starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    starts, ends = work["start_ns"], work["end_ns"]
     others = (ends - starts)[is_like]
     own = int(ends[at] - starts[at])
     if len(others) < _FEWEST:
@@ -241,11 +242,11 @@ def _judged(
     longest, median = int(others.max()), float(np.median(others))
     if own <= max(LONGEST * longest, MEDIAN * median):
         return None
-    is_mine = work["device"].to_numpy() == row["device"]
+    is_mine = work["device"] == row["device"]
     if own - longest <= _MATTERS * (int((ends - starts)[is_mine].sum()) - own):
         return None
     name = labels.texts[row["name"]]
-    opcode = str(opcodes.iat[row["instruction"]]) if has_op else ""
+    opcode = str(opcodes[row["instruction"]]) if has_op else ""
     waits = kind_of_kernel(name) in COMMUNICATION or opcode.startswith(_COLLECTIVES)
     if waits and own <= (starts[at] - starts[is_mine].min()):
         return None

@@ -5,14 +5,17 @@ Every step that is not used has the reason.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-import pandas as pd
+import numpy as np
 
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Table, isin
 from moeprof.ingest.placing.step import Execution, Step, busy_by_module, with_reason
-from moeprof.ingest.xspace.space import Int64s
+from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.units import format_count
 
 _WARM_UP, _STUMP = 2.0, 0.5
@@ -192,9 +195,7 @@ _LEAST_SHARE = 0.01
 """Of the instructions that leave a trace: where fewer are missing, the step is whole."""
 
 
-def without_cut_short(
-    steps: list[Step], work: pd.DataFrame, step: Int64s, ops: pd.DataFrame
-) -> list[Step]:
+def without_cut_short(steps: list[Step], work: Table, step: Int64s, ops: Table) -> list[Step]:
     """The steps; the only one that could be used is not, if the end of the capture cut it.
 
     ``work`` has device, module, instruction (row of ``ops``) and start_ns, ``step`` the step of
@@ -204,8 +205,8 @@ def without_cut_short(
     if len(with_work) != 1 or with_work[0].reason:
         return steps
     only = with_work[0]
-    mine = work[(step == only.step) & work["module"].eq(only.module).to_numpy()]
-    missing = max(_missing(mine, ops[ops["module"].eq(only.module)]), default=(0, 0))
+    mine = work[(step == only.step) & (work["module"] == only.module)]
+    missing = max(_missing(mine, ops, ops["module"] == only.module), default=(0, 0))
     lost, expected = missing
     if lost < max(_LEAST_MISSING, _LEAST_SHARE * expected):
         return steps
@@ -216,34 +217,32 @@ def without_cut_short(
     return [replace(one, reason=told) if one is only else one for one in steps]
 
 
-def _missing(work: pd.DataFrame, program: pd.DataFrame) -> Iterator[tuple[int, int]]:
+def _missing(work: Table, ops: Table, is_of_program: Flags) -> Iterator[tuple[int, int]]:
     """For each device how many instructions are missing, and how many there should be."""
-    entry = _entry(program)
-    for _, mine in work.groupby("device", sort=False):
-        seen = entry[entry.index.isin(mine["instruction"])]
-        if seen.empty or _has_unnamed_end(mine, seen):
+    entry = _entry(ops, is_of_program)
+    place, opcode = ops["schedule"][entry], ops["opcode"][entry]
+    for rows in grouped(work, "device").rows():
+        mine = work[rows]
+        is_seen = np.isin(entry, mine["instruction"])
+        if not is_seen.any() or _has_unnamed_end(mine, entry[is_seen]):
             continue
-        last = seen["schedule"].max()
-        front, behind = entry[entry["schedule"] <= last], entry[entry["schedule"] > last]
-        is_seen = front.index.isin(seen.index)
-        always = set(front["opcode"]) - set(front["opcode"][~is_seen])
-        lost = int(behind["opcode"].isin(list(always)).sum())
-        yield lost, lost + int(front["opcode"].isin(list(always)).sum())
+        is_front = place <= place[is_seen].max()
+        always = set(opcode[is_front]) - set(opcode[is_front & ~is_seen])
+        is_always = isin(opcode, always)
+        lost = int((is_always & ~is_front).sum())
+        yield lost, int(is_always.sum())
 
 
-def _has_unnamed_end(mine: pd.DataFrame, seen: pd.DataFrame) -> bool:
+def _has_unnamed_end(mine: Table, seen: Int64s) -> bool:
     """Whether the last pieces have no name: they may be what else is missing."""
-    named = mine["instruction"].isin(seen.index)
-    last = int(mine["start_ns"].to_numpy()[named.to_numpy()].max())
-    return bool((mine["instruction"].lt(0) & mine["start_ns"].gt(last)).any())
+    last = int(mine["start_ns"][np.isin(mine["instruction"], seen)].max())
+    return bool(((mine["instruction"] < 0) & (mine["start_ns"] > last)).any())
 
 
-def _entry(program: pd.DataFrame) -> pd.DataFrame:
+def _entry(ops: Table, is_of_program: Flags) -> Int64s:
     """The instructions that run once each, in their order: those of the entry computation."""
-    called = {name for text in program["called"] for name in str(text).split()}
-    names = program["computation"].astype(str)
-    entry = program[~names.isin(called) & program["schedule"].ge(0)]
-    computations = entry["computation"].astype(str)
-    if computations.empty:
-        return entry
-    return entry[computations.eq(str(computations.mode().iloc[0]))]
+    called = {name for text in ops["called"][is_of_program].tolist() for name in text.split()}
+    runs_once = is_of_program & (ops["schedule"] >= 0) & ~isin(ops["computation"], called)
+    sizes = Counter(sorted(ops["computation"][runs_once].tolist()))  # of equals the first by name
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    return np.flatnonzero(runs_once & (ops["computation"] == largest))

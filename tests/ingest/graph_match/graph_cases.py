@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from moeprof.columns.table import Table
 from moeprof.hlo.instruction import instructions_of
 from moeprof.hlo.program import Program
 from moeprof.ingest.placing.graph_match import match_graphs
@@ -94,5 +95,6 @@ def matched(instructions: pd.DataFrame, *parts: pd.DataFrame) -> pd.DataFrame:
 
 
 def match_rows(work: pd.DataFrame, instructions: pd.DataFrame) -> pd.DataFrame:
-    """`match_graphs` with a program by its rows."""
-    return match_graphs(work, Program(instructions_of(instructions)))
+    """`match_graphs` with a program by its rows; the answers under the index of `work`."""
+    found = match_graphs(Table.of(work), Program(instructions_of(instructions)))
+    return found.pandas().set_axis(work.index)

@@ -106,7 +106,7 @@ def test_any_loss_and_any_order_of_rows_give_a_sound_answer(case, random, has_no
         part["graph_node"] = [random.randrange(4) for _ in kept]
     part["correlation_id"] = [random.choice((-1, value)) for value in part["correlation_id"]]
     found = match_rows(part, instructions)
-    assert found.index.equals(part.index)
+    assert len(found) == len(part)
     assert found["confidence"].between(0, 1).all()
     assert set(found["op"]) <= {"", *instructions["op"]}
     has_op = (found["op"] != "").to_numpy()

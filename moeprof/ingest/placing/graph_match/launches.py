@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+
+from moeprof.columns.grouping import grouped_columns
 
 Ints = npt.NDArray[np.int64]
 
@@ -71,8 +72,8 @@ def _groups(work: Work) -> Ints:
     """Launch of each row: its correlation id, or else a stretch of equal labels on its line."""
     groups = np.full(len(work.lines), -1, np.int64)
     has_id = work.correlations >= 0
-    ids, values = pd.factorize(work.correlations[has_id])
-    groups[has_id] = pd.factorize(work.devices[has_id] * len(values) + ids)[0]
+    keys = [work.devices[has_id], work.correlations[has_id]]
+    groups[has_id] = grouped_columns(keys, is_sorted=False).of
     if (work.is_open & ~has_id).any():
         stretches = _stretches(work)
         again = np.where(work.nodes < 0, 0, _repeats(stretches, work.nodes))

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from moeprof.columns.coded import Coded
+from moeprof.columns.grouping import distinct, grouped_columns
+from moeprof.columns.table import Column, Given, Table
 from moeprof.hlo.program import Program
 from moeprof.ingest.placing.graph_match.anchors import read_names
 from moeprof.ingest.placing.graph_match.launches import (
@@ -26,7 +28,7 @@ from moeprof.ingest.placing.graph_match.launches import (
 )
 from moeprof.ingest.placing.graph_match.schedule import Schedule, read_schedule
 from moeprof.ingest.placing.graph_match.solve import ENCLOSED, NOT_FOUND, Answer, Shared, solve
-from moeprof.ingest.planes.record import LABELLED, Labels
+from moeprof.ingest.planes.record import Labels
 from moeprof.tables.trace import LOW_CONFIDENCE
 
 Ints = npt.NDArray[np.int64]
@@ -34,39 +36,38 @@ Ints = npt.NDArray[np.int64]
 _ROUNDS = 2
 
 
-def match_graphs(work: pd.DataFrame, program: Program) -> pd.DataFrame:
+def match_graphs(work: Given, program: Program) -> Table:
     """Find the ops of device work whose recorded op is no instruction of the module.
 
     Args:
-        work: device work of one module on one host, any index. Columns: device, run_id,
-            correlation_id, graph_node, start_ns (int64; -1 for an id that is not known), line,
-            name, kind (copy, memset or kernel) and op (text or category; empty where none is
-            recorded).
+        work: device work of one module on one host. Columns: device, run_id, correlation_id,
+            graph_node, start_ns (int64; -1 for an id that is not known), line, name, kind (copy,
+            memset or kernel) and op (texts, coded or not; empty where none is recorded).
         program: that of the module; without instructions where it was not kept. Without the
             order of its instructions only names tell, and what order tells is a guess.
 
     Returns:
-        One row per row of `work`, with its index: ``op`` (category of text, empty where none was
-        found), ``confidence`` (float64 in [0, 1], levels in `solve`) and ``evidence``
-        (category: "graph" where an op was found, else empty). Rows that have an op of the module
-        get none.
+        One row per row of `work`: ``op`` (coded text, empty where none was found),
+        ``confidence`` (float64 in [0, 1], levels in `solve`) and ``evidence`` (coded: "graph"
+        where an op was found, else empty). Rows that have an op of the module get none.
     """
+    work = Table.of(work)
     slots, confidence = np.full(len(work), -1, np.int64), np.zeros(len(work))
     labels = _codes(work["op"])
     known_ops = program.ops.keys()
     is_settled = known_ops >= set(labels[1])
     schedule = read_schedule(Program(()) if is_settled else program)
     if schedule.ops:
-        order = np.argsort(work["start_ns"].to_numpy(np.int64), kind="stable")
+        order = np.argsort(work["start_ns"], kind="stable")
         answer = _match(*_coded(work, order, labels, schedule, known_ops))
         slots[order], confidence[order] = answer.slots, answer.confidence
-    evidence = (slots >= 0).astype(np.int8)
-    columns = {
-        "op": pd.Categorical.from_codes(slots + 1, pd.Index(["", *schedule.ops])),
-        "confidence": confidence,
-        "evidence": pd.Categorical.from_codes(evidence, pd.Index(["", "graph"])),
-    }
-    return pd.DataFrame(columns, index=work.index)
+    return Table(
+        {
+            "op": Coded(slots + 1, ["", *schedule.ops]),
+            "confidence": confidence,
+            "evidence": Coded((slots >= 0).astype(np.int8), ["", "graph"]),
+        }
+    )
 
 
 def _match(work: Work, shared: Shared) -> Answer:
@@ -106,7 +107,7 @@ def _improved(work: Work, shared: Shared, launches: Launches, sure: Ints, before
 
 
 def _coded(
-    work: pd.DataFrame,
+    work: Table,
     order: Ints,
     labels: tuple[Ints, list[str]],
     schedule: Schedule,
@@ -116,36 +117,37 @@ def _coded(
     label_codes, ops = labels[0][order], labels[1]
     kinds, kind_values = _codes(work["kind"])
     names, name_values = _codes(work["name"])
-    streams, stream_values = _codes(work["line"])
-    codes, pairs = pd.factorize(names * len(kind_values) + kinds)
-    devices = work["device"].to_numpy(np.int64)
+    streams, _ = _codes(work["line"])
+    alike = grouped_columns([names, kinds], is_sorted=False)
+    devices = work["device"]
     slots = np.array([schedule.slot_of_op.get(op, -1) for op in ops], np.int64)
     own = np.array([NO_LABEL if op == "" else code for code, op in enumerate(ops)], np.int64)
     coded = Work(
         devices=devices[order],
-        lines=pd.factorize(devices * len(stream_values) + streams)[0][order],
-        names=codes[order],
+        lines=grouped_columns([devices, streams], is_sorted=False).of[order],
+        names=alike.of[order],
         labels=own[label_codes],
-        runs=work["run_id"].to_numpy(np.int64)[order],
-        correlations=work["correlation_id"].to_numpy(np.int64)[order],
-        nodes=local_nodes(work["graph_node"].to_numpy(np.int64)[order]),
+        runs=work["run_id"][order],
+        correlations=work["correlation_id"][order],
+        nodes=local_nodes(work["graph_node"][order]),
         known=slots[label_codes],
         is_open=np.array([op not in known_ops for op in ops], np.bool_)[label_codes],
     )
     ran_alone = np.zeros(len(schedule.ops), np.bool_)
     ran_alone[slots[slots >= 0]] = True
     distinct = read_names(
-        [name_values[pair // len(kind_values)] for pair in pairs],
-        [kind_values[pair % len(kind_values)] for pair in pairs],
+        [name_values[name] for name in names[alike.first].tolist()],
+        [kind_values[kind] for kind in kinds[alike.first].tolist()],
         schedule,
     )
     return coded, Shared(schedule, distinct, ran_alone)
 
 
-def _codes(column: pd.Series) -> tuple[Ints, list[str]]:
-    """A code per row and the text that each code stands for."""
-    codes, values = pd.factorize(column, use_na_sentinel=False)
-    return codes.astype(np.int64), ["" if pd.isna(value) else str(value) for value in values]
+def _codes(column: Column) -> tuple[Ints, list[str]]:
+    """A code per row, in order of first use, and the text that each code stands for."""
+    coded = column if isinstance(column, Coded) else Coded.of(column)
+    alike = grouped_columns([coded], is_sorted=False)
+    return alike.of, coded[alike.first].tolist()
 
 
 # Which part of a graph is a launch that lacks some of its kernels?
@@ -204,46 +206,50 @@ def _places(whole: _Whole, nodes: Ints, names: Ints) -> Ints | None:
 # their op's. `graph_match` finds the op from the program's schedule; here its answers enter the
 # work of a host.
 
-_TEXTS = tuple(name for name in LABELLED if name != "line")
+_NUMBERS = ("device", "run_id", "correlation_id", "graph_node", "start_ns")
+_TEXTS = ("line", "name", "kind", "op")
 
 
 def with_graph_ops(
-    work: pd.DataFrame, ops: pd.DataFrame, programs: Mapping[int, Program], labels: Labels
-) -> pd.DataFrame:
+    work: Table, ops: Table, programs: Mapping[int, Program], labels: Labels
+) -> Table:
     """`work` of a host, with op, instruction, evidence and confidence of what could be matched.
 
     `ops` are the `HLO_OPS` of all `programs`; work of other programs stays as it is.
     """
     is_stream_work = work["kind"] != labels.code("op")  # XLA:CPU and TPU name each op themselves
     is_open = is_stream_work & (work["instruction"] < 0) & (work["module"] != -1)
-    modules = [m for m in work["module"][is_open].unique() if m in programs]
+    modules = distinct(work["module"][is_open], is_sorted=False).tolist()
+    modules = [module for module in modules if module in programs]
     if not modules:
         return work
-    texts = pd.Index(labels.texts, dtype="str")
-    found = work.copy()
+    texts = labels.texts
+    readable = work.select(*_NUMBERS).assign(**{name: Coded(work[name], texts) for name in _TEXTS})
+    found = {name: work[name].copy() for name in ("instruction", "op", "evidence", "confidence")}
     for module in modules:
-        mine = work[work["module"] == module]
-        answers = match_graphs(_readable(mine, texts), programs[module])
-        _enter(found, answers, ops[ops["module"] == module], labels)
-    return found
-
-
-def _readable(work: pd.DataFrame, texts: pd.Index[str]) -> pd.DataFrame:
-    """`work` with its texts, as categories, and lengths instead of ends."""
-    columns = {name: pd.Categorical.from_codes(work[name], categories=texts) for name in _TEXTS}
-    columns["line"] = pd.Categorical.from_codes(work["line"], categories=texts)
-    return work.assign(**columns, duration_ns=work["end_ns"] - work["start_ns"])
+        places = np.flatnonzero(work["module"] == module)
+        answers = match_graphs(readable[places], programs[module])
+        rows = np.flatnonzero(ops["module"] == module)
+        row_of = dict(zip(ops["op"][rows].tolist(), rows.tolist(), strict=True))
+        _enter(found, places, answers, row_of, labels)
+    return work.assign(**found)
 
 
 def _enter(
-    work: pd.DataFrame, answers: pd.DataFrame, program: pd.DataFrame, labels: Labels
+    found: Mapping[str, np.ndarray],
+    places: Ints,
+    answers: Table,
+    row_of: Mapping[str, int],
+    labels: Labels,
 ) -> None:
-    """Write the answers that name an instruction into `work`."""
-    known = answers[answers["evidence"] == "graph"]
-    ops = known["op"].astype("category").cat.remove_unused_categories().cat
-    rows = pd.Series(program.index, index=program["op"]).reindex(ops.categories)
-    codes = np.array([labels.code(op) for op in ops.categories], np.int64)
-    work.loc[known.index, "instruction"] = rows.to_numpy(np.int64)[ops.codes]
-    work.loc[known.index, "op"] = codes[ops.codes]
-    work.loc[known.index, "evidence"] = labels.code("graph")
-    work.loc[known.index, "confidence"] = known["confidence"].to_numpy(np.float64)
+    """Write the answers that name an instruction, of work at `places`, into the columns found."""
+    is_known = answers["evidence"] == "graph"
+    ops, mine = answers["op"], places[is_known]
+    rows, codes = np.zeros((2, len(ops.texts)), np.int64)
+    used = np.unique(ops.codes[is_known])
+    rows[used] = [row_of[ops.texts[code]] for code in used.tolist()]
+    codes[used] = [labels.code(ops.texts[code]) for code in used.tolist()]
+    found["instruction"][mine] = rows[ops.codes[is_known]]
+    found["op"][mine] = codes[ops.codes[is_known]]
+    found["evidence"][mine] = labels.code("graph")
+    found["confidence"][mine] = answers["confidence"][is_known]
