@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moeprof.columns.coded import Coded
+from moeprof.columns.coded import Coded, by_alphabet
 from moeprof.columns.table import Table, texts_of
 from moeprof.errors import TableError
 
@@ -149,7 +149,7 @@ class Schema:
     def _typed(self, column: Column, values: Any) -> Any:
         """A column of a `Table`, of its type."""
         if column.kind == "label":
-            return values if isinstance(values, Coded) else Coded.of(values)
+            return values if isinstance(values, Coded) else by_alphabet(Coded.of(values))
         if column.kind == "text":
             if isinstance(values, Coded):
                 return values.array()
