@@ -30,22 +30,6 @@ _DTYPES = {
 }
 
 
-def stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Frames of the same columns one behind the other; labels stay codes, in order of first use."""
-    import pandas as pd
-    from pandas.api.types import union_categoricals
-
-    first = frames[0]
-    columns = {}
-    for name in first:
-        parts = [frame[name] for frame in frames]
-        if isinstance(first[name].dtype, pd.CategoricalDtype):
-            columns[name] = pd.Series(union_categoricals(parts))
-        else:
-            columns[name] = pd.concat(parts, ignore_index=True)
-    return pd.DataFrame(columns, copy=False)
-
-
 @dataclass(frozen=True)
 class Column:
     """One column: its name, kind (a key of the table above), unit and meaning.
