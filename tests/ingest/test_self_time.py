@@ -25,7 +25,7 @@ OPS = hlo_frame(
             )
         )
     }
-)
+).pandas()  # bridge
 ROW = {name: row for row, name in enumerate(OPS["op"])}
 BODIES = bodies(OPS)
 

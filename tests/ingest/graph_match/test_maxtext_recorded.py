@@ -33,7 +33,7 @@ def read(file, module: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     planes = {plane.name: plane for plane in space.head.planes}
     programs = read_programs(space, planes[METADATA_PLANE], [])
     (program_id,) = (key for key, program in programs.items() if program.name == module)
-    ops = hlo_frame({program_id: programs[program_id]})
+    ops = hlo_frame({program_id: programs[program_id]}).pandas()  # bridge
     parts = [device_work(space, planes[f"/device:GPU:{d}"]).assign(device=d) for d in (0, 1)]
     work = pd.concat(parts, ignore_index=True)
     return work[work["module"] == program_id].drop(columns="module"), ops
