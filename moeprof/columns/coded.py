@@ -126,3 +126,11 @@ def stacked(columns: Sequence[Coded]) -> Coded:
         for table, each in zip(tables, columns, strict=True)
     ]
     return Coded(np.concatenate(parts), list(known))
+
+
+def by_alphabet(column: Coded) -> Coded:
+    """The same entries, of the texts that are used, in the order of the alphabet."""
+    texts = sorted(column.used())
+    place = {text: code for code, text in enumerate(texts)}
+    codes = column.each(lambda text: place.get(text, 0), code_type(len(texts)))
+    return Coded(codes.take(column.codes), texts)

@@ -8,7 +8,7 @@ longer than reading a small profile, comes in where a person or a question asks 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -79,7 +79,13 @@ class Table:
         """The names of the columns."""
         return iter(self.columns)
 
-    def __getitem__(self, chosen: Any) -> Any:
+    @overload
+    def __getitem__(self, chosen: str) -> Column: ...
+
+    @overload
+    def __getitem__(self, chosen: np.ndarray | slice) -> Table: ...
+
+    def __getitem__(self, chosen: str | np.ndarray | slice) -> Column | Table:
         """A column by its name; else the table of some rows."""
         if isinstance(chosen, str):
             return self.columns[chosen]

@@ -10,8 +10,8 @@ from functools import reduce
 from itertools import count
 from typing import NamedTuple, TypeVar
 
-import pandas as pd
-
+from moeprof.columns.grouping import distinct_values, grouped, unique_rows
+from moeprof.columns.table import Table, stacked
 from moeprof.hlo.program import Programs
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.host_frames import (
@@ -42,7 +42,6 @@ from moeprof.ingest.trust.evidence import Evidence, HostLosses, Tally
 from moeprof.ingest.xspace.native_space import thread_count
 from moeprof.tables.law import JAX
 from moeprof.tables.once import Loader
-from moeprof.tables.schema import stacked
 from moeprof.tables.trace import HostClock, MeshAxis, Trace, TraceMeta
 from moeprof.tell import Tell, unheard
 
@@ -72,12 +71,12 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
     programs: dict[int, Program] = {}
     for host in hosts:
         programs = {**host.programs, **programs}
-    ran = {m for host in hosts for part in host.record.work for m in part["module"].unique()}
+    work_parts = [Table.of(part) for host in hosts for part in host.record.work]
+    ran = {module for part in work_parts for module in distinct_values(part["module"]).tolist()}
     shown = ran & programs.keys() or programs.keys()
     ran_programs = {key: programs[key] for key in shown}
-    # In one piece: pandas joins columns at first use, which two threads may make at once.
-    ops = hlo_frame(ran_programs).copy()
-    rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
+    ops = hlo_frame(ran_programs)
+    rows = {pair: row for row, pair in enumerate(ops.rows("module", "op"))}
     inside, known = bodies(ops), Programs(ops)
     hosts = [with_one_device_clock(host, ops, len(hosts) == 1) for host in hosts]
     tables, work = [], []
@@ -109,7 +108,7 @@ class JoinedPrograms(NamedTuple):
 
     every: Mapping[int, Program]
     ran: Mapping[int, Program]
-    ops: pd.DataFrame
+    ops: Table
 
 
 @dataclass(frozen=True)
@@ -121,19 +120,25 @@ class WorkFacts:
     """
 
     tally: Tally
-    calls: pd.DataFrame
-    with_work: pd.DataFrame
-    self_ns: pd.DataFrame
+    calls: Table
+    with_work: Table
+    self_ns: Table
     windows: tuple[tuple[str, int, int], ...]
 
 
-def facts_of(hosts: Sequence[Host], events: pd.DataFrame, ops: pd.DataFrame) -> WorkFacts:
+def facts_of(hosts: Sequence[Host], events: Table, ops: Table) -> WorkFacts:
     """The facts of the work of `hosts`, rows of `EVENTS`."""
+    by_module = grouped(events, "module")
     return WorkFacts(
-        tally=tally_of(events, ops["module"].unique()),
+        tally=tally_of(events, distinct_values(ops["module"])),
         calls=pieces_of_collectives(events, ops),
-        with_work=events[["host", "device", "module"]].drop_duplicates(),
-        self_ns=events.groupby("module")["self_ns"].sum().reset_index(),
+        with_work=unique_rows(events.select("host", "device", "module")),
+        self_ns=Table(
+            {
+                "module": events["module"][by_module.first],
+                "self_ns": by_module.sum(events["self_ns"]),
+            }
+        ),
         windows=tuple(recorded_window(host, events) for host in hosts),
     )
 
@@ -156,7 +161,7 @@ def joined_trace(
     facts: WorkFacts,
     programs: JoinedPrograms,
     routing: Routing,
-    **of_work: pd.DataFrame | Loader,
+    **of_work: Table | Loader,
 ) -> Trace:
     """The trace of all hosts; `of_work` are the frames that hold every piece of their work."""
     executions = executions_frame(tables)
@@ -194,8 +199,8 @@ def _evidence(
     source: Source,
     tables: Sequence[HostTables],
     facts: WorkFacts,
-    ops: pd.DataFrame,
-    steps: pd.DataFrame,
+    ops: Table,
+    steps: Table,
     clocks: tuple[HostClock, ...],
     not_aligned: Mapping[str, str],
     found: Ranked,

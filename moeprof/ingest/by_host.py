@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.table import Table
 from moeprof.errors import TraceError
 from moeprof.hlo.program import Programs
 from moeprof.ingest.assemble import JoinedPrograms, Source, facts_together, joined_trace
@@ -229,7 +229,7 @@ class Reading:
             for part, host in zip(parts, joined, strict=True)
             if part.table is not None
         ]
-        tables, _ = with_common_numbers(raw, [pd.DataFrame({"step": []})] * len(raw))
+        tables, _ = with_common_numbers(raw, [Table({"step": np.zeros(0, np.int64)})] * len(raw))
         numbered = [table for table in raw if table.cut.is_as_in_script]
         is_mixed = 0 < len(numbered) < len(raw)
         numbers = tuple(numbers_of(numbered)) if is_mixed else ()
@@ -260,7 +260,7 @@ class Reading:
             return part.error or TraceError(f"{file}: nothing was read")
         record = replace(
             part.host.record,
-            work=[pd.DataFrame({"module": np.array(part.touched, np.int64)})],
+            work=[Table({"module": np.array(part.touched, np.int64)})],
             checks=list(part.host.record.checks),
             damage=list(part.host.record.damage),
         )
@@ -304,7 +304,7 @@ class Reading:
         known = self._joined.programs if self._joined else None
         mine = {module: programs[module] for module in shown}
         if known is None or known.ran != mine:
-            return JoinedPrograms(programs, mine, hlo_frame(mine).copy())
+            return JoinedPrograms(programs, mine, hlo_frame(mine))
         for module, program in mine.items():  # what was found as their ops were read
             seen = known.ran[module].damage
             program.damage.extend(line for line in seen if line not in program.damage)
@@ -394,4 +394,4 @@ def _used_steps(tables: Sequence[HostTables]) -> tuple[tuple[int, bool], ...] | 
     if not names:
         return None
     steps = steps_frame(tables, TraceMeta("", "", (*names, ""), 0, "", 0))
-    return tuple(zip(steps["step"].tolist(), steps["used"].tolist(), strict=True))
+    return tuple(steps.rows("step", "used"))

@@ -134,9 +134,6 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
             record.calls = read_calls(events)
             record.called = host_calls(events, runs)
             record.executed = executed(events)
-            record.executed = record.executed.pandas()  # bridge
-            calls = record.called.calls.pandas()  # bridge
-            record.called = replace(record.called, calls=calls)  # bridge
     for plane, device in devices:
         if device is not None:
             read_gpu_work(space, plane, device, runs, zero_ns, record)
@@ -146,8 +143,6 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
             record.drop(IMPOSSIBLE_DEVICE, sum(line.events for line in plane.lines))
     if events is not None:
         record.ids.update(device_ids(events, record, list(_models(space.head))))
-    record.work = [part.pandas() for part in record.work]  # bridge
-    record.waits = [part.pandas() for part in record.waits]  # bridge
     with_causal_stamps(record)
 
 

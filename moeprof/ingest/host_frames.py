@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 
-from moeprof.columns.table import Table  # bridge
+from moeprof.columns.coded import Coded, by_alphabet, code_type
+from moeprof.columns.grouping import grouped_columns
+from moeprof.columns.table import Given, Table, stacked
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.host_side import Calls, HostFile, read_allocations, read_calls
 from moeprof.ingest.planes.record import LABELLED, Host, Labels, joined
@@ -38,34 +39,30 @@ from moeprof.tables.trace import (
 )
 
 
-def events_frame(hosts: Sequence[Host], work: list[pd.DataFrame]) -> pd.DataFrame:
-    """`EVENTS`, by host, device and start. The frames of `work` are taken out of the list.
+def events_frame(hosts: Sequence[Host], work: list[Table]) -> Table:
+    """`EVENTS`, by host, device and start. The tables of `work` are taken out of the list.
 
     Of several hosts a column after the other is joined and given up, so that all the work is in
     memory once.
     """
     sizes = [len(frame) for frame in work]
-    parts = [{name: frame[name].to_numpy() for name in frame} for frame in work]
+    parts = [dict(each.columns) for each in work]
     work.clear()
     for part in parts:
         part["duration_ns"] = part["end_ns"] - part["start_ns"]
         del part["end_ns"], part["graph_id"]
-    codes = np.arange(len(hosts)).astype(np.min_scalar_type(-len(hosts)))
-    columns: dict[str, object] = {
-        "host": pd.Categorical.from_codes(
-            np.repeat(codes, sizes), pd.Index([host.name for host in hosts])
-        )
-    }
+    codes = np.repeat(np.arange(len(hosts)).astype(code_type(len(hosts))), sizes)
+    columns: dict[str, object] = {"host": Coded(codes, [host.name for host in hosts])}
     labels = [host.record.labels for host in hosts]
     for name in EVENTS.names[1:]:
         found = [part.pop(name) for part in parts]
         is_text = name in (*LABELLED, "evidence")
-        columns[name] = _categories(found, labels) if is_text else joined(found)
-    return EVENTS.frame(columns)
+        columns[name] = _coded(found, labels) if is_text else joined(found)
+    return EVENTS.table(columns)
 
 
-def _categories(codes: Sequence[Int64s], labels: Sequence[Labels]) -> pd.Categorical[str]:
-    """Texts by each host's code, one host behind the other, with the used ones as categories."""
+def _coded(codes: Sequence[Int64s], labels: Sequence[Labels]) -> Coded:
+    """Texts by each host's code, one host behind the other, with those that are used alone."""
     together: dict[str, int] = {}
     tables = []
     for mine, known in zip(codes, labels, strict=True):
@@ -76,70 +73,67 @@ def _categories(codes: Sequence[Int64s], labels: Sequence[Labels]) -> pd.Categor
         for code in np.flatnonzero(is_used).tolist():
             table[code] = together.setdefault(texts[code], len(together))
         tables.append(table)
-    narrow = np.min_scalar_type(-max(len(together), 1))
+    narrow = code_type(len(together))
     whole = [table.astype(narrow)[mine] for table, mine in zip(tables, codes, strict=True)]
-    return pd.Categorical.from_codes(
-        np.concatenate(whole), categories=pd.Index(together, dtype="str")
-    )
+    return Coded(np.concatenate(whole), list(together))
 
 
-def executions_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+def executions_frame(tables: Sequence[HostTables]) -> Table:
     """`EXECUTIONS`, by host, device and start."""
     parts = []
     for table in tables:
-        rows = table.executions
-        pairs = zip(rows["module"].tolist(), rows["run_id"].tolist(), strict=True)
-        parts.append(
-            rows.assign(
-                host=table.host.name,
-                step=[table.step_of.get(pair, -1) for pair in pairs],
-                duration_ns=rows["end_ns"] - rows["start_ns"],
-            )
-        )
-    whole = pd.concat(parts, ignore_index=True)
-    return EXECUTIONS.frame({name: whole[name] for name in EXECUTIONS.names})
+        rows = Table.of(table.executions)
+        step = _steps_of(table, rows)
+        lasts_ns = rows["end_ns"] - rows["start_ns"]
+        whole = rows.assign(host=table.host.name, step=step, duration_ns=lasts_ns)
+        parts.append(EXECUTIONS.table(whole.columns))
+    return stacked(parts)
 
 
-def steps_frame(tables: Sequence[HostTables], meta: TraceMeta) -> pd.DataFrame:
+def _steps_of(table: HostTables, rows: Table) -> Int64s:
+    """The step of each row of a module and an execution."""
+    steps = [table.step_of.get(pair, -1) for pair in rows.rows("module", "run_id")]
+    return np.array(steps, np.int64)
+
+
+def steps_frame(tables: Sequence[HostTables], meta: TraceMeta) -> Table:
     """`STEPS`, by number, from the first host's start to the last host's end.
 
     Where clocks of several hosts are not aligned, a step begins as on the first host that has it
     and lasts as long as on the slowest one. A step that a host with steps lacks is not used: its
     sums would be divided by devices that are not in them.
     """
-    rows = [
-        (step.step, step.module, table.host.name, step.start_ns, step.end_ns, step.reason)
-        for table in tables
-        for step in table.cut.steps
-    ]
-    found = pd.DataFrame(rows, columns=["step", "module", "host", "start_ns", "end_ns", "reason"])
-    if found.empty:
-        return STEPS.frame()
+    own = [(table.host.name, step) for table in tables for step in table.cut.steps]
+    if not own:
+        return STEPS.table()
+    number = np.array([step.step for _, step in own], np.int64)
+    start_ns = np.array([step.start_ns for _, step in own], np.int64)
+    end_ns = np.array([step.end_ns for _, step in own], np.int64)
+    host = Coded.of(name for name, _ in own)
     if is_comparable(meta):
-        for stamp in ("start_ns", "end_ns"):
-            for host in meta.hosts:
-                mine = found["host"] == host
-                found.loc[mine, stamp] = to_common(meta, host, found[stamp][mine].to_numpy())
-    found["duration_ns"] = found["end_ns"] - found["start_ns"]
-    found["used"] = found["reason"] == ""
-    steps = found.groupby("step", as_index=False).agg(
-        module=("module", "first"),
-        start_ns=("start_ns", "min" if is_comparable(meta) else "first"),
-        end_ns=("end_ns", "max"),
-        duration_ns=("duration_ns", "max"),
-        used=("used", "all"),
-        reason=("reason", lambda reasons: next(filter(None, reasons), "")),
-        hosts=("host", "nunique"),
+        for stamps_ns in (start_ns, end_ns):
+            for name in meta.hosts:
+                mine = host == name
+                stamps_ns[mine] = to_common(meta, name, stamps_ns[mine])
+    steps = grouped_columns([number])
+    hosts, of_all = steps.distinct(host), len(host.texts)
+    first_ns = steps.min(start_ns) if is_comparable(meta) else start_ns[steps.first]
+    lasts_ns = steps.max(end_ns) - first_ns if is_comparable(meta) else steps.max(end_ns - start_ns)
+    reasons = [
+        next((own[row][1].reason for row in rows.tolist() if own[row][1].reason), "")
+        or ("" if count == of_all else f"work of {count} of {of_all} hosts")
+        for rows, count in zip(steps.rows(), hosts.tolist(), strict=True)
+    ]
+    return STEPS.table(
+        {
+            "step": number[steps.first],
+            "module": [own[row][1].module for row in steps.first.tolist()],
+            "start_ns": first_ns,
+            "duration_ns": lasts_ns,
+            "used": [not reason for reason in reasons],
+            "reason": reasons,
+        }
     )
-    hosts = int(found["host"].nunique())
-    is_partial = steps["used"] & (steps["hosts"] < hosts)
-    steps.loc[is_partial, "reason"] = [
-        f"work of {count} of {hosts} hosts" for count in steps["hosts"][is_partial]
-    ]
-    steps["used"] &= ~is_partial
-    if is_comparable(meta):
-        steps["duration_ns"] = steps["end_ns"] - steps["start_ns"]
-    return STEPS.frame({name: steps[name] for name in STEPS.names})
 
 
 def steps_apart(tables: Sequence[HostTables]) -> tuple[str, ...]:
@@ -155,28 +149,24 @@ def steps_apart(tables: Sequence[HostTables]) -> tuple[str, ...]:
     return (f"{told}: not on all hosts, which are compared in common steps alone",)
 
 
-def rendezvous_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+def rendezvous_frame(tables: Sequence[HostTables]) -> Table:
     """`RENDEZVOUS`, by host and start."""
     parts = []
     for table in tables:
-        texts = np.array(table.host.record.labels.texts, dtype=object)
-        for waits in table.host.record.waits:
-            pairs = zip(waits["module"].tolist(), waits["run_id"].tolist(), strict=True)
+        texts = table.host.record.labels.texts
+        for waits in map(Table.of, table.host.record.waits):
             part = waits.assign(
                 host=table.host.name,
-                name=texts[waits["name"]],
-                op=texts[waits["op"]],
-                step=[table.step_of.get(pair, -1) for pair in pairs],
+                name=Coded(waits["name"], texts),
+                op=Coded(waits["op"], texts),
+                step=_steps_of(table, waits),
                 duration_ns=waits["end_ns"] - waits["start_ns"],
             )
-            parts.append(part.sort_values("start_ns", kind="stable"))
-    if not parts:
-        return RENDEZVOUS.frame()
-    whole = pd.concat(parts, ignore_index=True)
-    return RENDEZVOUS.frame({name: whole[name] for name in RENDEZVOUS.names})
+            parts.append(RENDEZVOUS.table(part.sorted("start_ns").columns))
+    return stacked(parts) if parts else RENDEZVOUS.table()
 
 
-def markers_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+def markers_frame(tables: Sequence[HostTables]) -> Table:
     """`MARKERS`, by host and start."""
     rows = [
         {
@@ -189,12 +179,12 @@ def markers_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
         for table in tables
         for marker in sorted(table.host.record.markers, key=lambda m: m.start_ns)
     ]
-    return MARKERS.frame(rows)
+    return MARKERS.table(rows)
 
 
-def dropped_frame(dropped: Counter[str]) -> pd.DataFrame:
+def dropped_frame(dropped: Counter[str]) -> Table:
     """`DROPPED`, most frequent first."""
-    return DROPPED.frame([{"what": w, "count": n} for w, n in dropped.most_common()])
+    return DROPPED.table([{"what": w, "count": n} for w, n in dropped.most_common()])
 
 
 # How does what several hosts did look as tables? Read at the first look at one.
@@ -222,11 +212,11 @@ class HostSides:
         self._places = [(host.process, host.started_ns, host.stopped_ns) for host in hosts]
         self._besides = [besides.get(host.name, NOTHING_BESIDE) for host in hosts]
 
-    def launches(self) -> pd.DataFrame:
+    def launches(self) -> Table:
         """`LAUNCHES`."""
         return _stacked([calls.launches for calls in self._calls], LAUNCHES)
 
-    def events(self) -> pd.DataFrame:
+    def events(self) -> Table:
         """`HOST_EVENTS`, with what capture wrote down where the profile dates its start."""
         parts = []
         for calls, file, record, place in zip(
@@ -237,18 +227,18 @@ class HostSides:
             parts.append(_stacked([calls.events, written], HOST_EVENTS))
         return _stacked(parts, HOST_EVENTS, by_start=len(parts) < 2)
 
-    def allocations(self) -> pd.DataFrame:
+    def allocations(self) -> Table:
         """`ALLOCATIONS`."""
         return _stacked([read_allocations(file) for file in self._files], ALLOCATIONS)
 
-    def facts(self) -> pd.DataFrame:
+    def facts(self) -> Table:
         """`HOST_FACTS`."""
         rows = [
             {"host": file.name, "key": key, "value": value}
             for file, record in zip(self._files, self._records, strict=True)
             for key, value in record.facts.items()
         ]
-        return HOST_FACTS.frame(rows)
+        return HOST_FACTS.table(rows)
 
     @cached_property
     def _calls(self) -> list[Calls]:
@@ -266,14 +256,14 @@ class HostSides:
         ]
 
 
-def _written(record: HostRecord, host: str, started_ns: int, stopped_ns: int) -> pd.DataFrame:
+def _written(record: HostRecord, host: str, started_ns: int, stopped_ns: int) -> Table:
     """What capture dated, as rows that touch the recorded window, by start.
 
     Its dates and the profile's start are of one clock, that of the host since 1970; without a
     dated start they cannot be placed.
     """
     if not started_ns:
-        return HOST_EVENTS.frame()
+        return HOST_EVENTS.table()
     last_ns = stopped_ns or 2**62
     rows = [
         _row(host, kind, dated, started_ns)
@@ -281,7 +271,7 @@ def _written(record: HostRecord, host: str, started_ns: int, stopped_ns: int) ->
         for dated in found
         if dated.start_ns + dated.duration_ns > started_ns and dated.start_ns < last_ns
     ]
-    return HOST_EVENTS.frame(sorted(rows, key=lambda row: int(str(row["start_ns"]))))
+    return HOST_EVENTS.table(sorted(rows, key=lambda row: int(str(row["start_ns"]))))
 
 
 def _row(host: str, kind: str, dated: Dated, started_ns: int) -> dict[str, object]:
@@ -290,18 +280,15 @@ def _row(host: str, kind: str, dated: Dated, started_ns: int) -> dict[str, objec
     return {**known, "start_ns": start_ns, "duration_ns": dated.duration_ns, "size_bytes": -1}
 
 
-def _stacked(
-    parts: Sequence[pd.DataFrame], schema: Schema, *, by_start: bool = True
-) -> pd.DataFrame:
-    """Frames one behind the other, labels joined; `by_start` puts those of one host in order."""
-    parts = [Table.of(part).pandas() for part in parts]  # bridge
-    filled = [part for part in parts if len(part)]
+def _stacked(parts: Sequence[Given], schema: Schema, *, by_start: bool = True) -> Table:
+    """Tables one behind the other, labels joined; `by_start` puts those of one host in order."""
+    filled = [Table.of(part) for part in parts if len(part)]
     if not filled:
-        return schema.frame()
+        return schema.table()
     if len(filled) == 1:
         return filled[0]
+    whole = stacked(filled)
     labels = [column.name for column in schema.columns if column.kind == "label"]
-    whole = pd.concat([part.astype(dict.fromkeys(labels, "str")) for part in filled])
-    if by_start and whole["host"].nunique() == 1:
-        whole = whole.iloc[np.argsort(whole["start_ns"].to_numpy(), kind="stable")]
-    return schema.frame({name: whole[name].reset_index(drop=True) for name in schema.names})
+    whole = whole.assign(**{name: by_alphabet(whole[name]) for name in labels})
+    is_of_one = len(whole["host"].texts) == 1
+    return whole.sorted("start_ns") if by_start and is_of_one else whole

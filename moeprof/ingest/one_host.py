@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import distinct_values
+from moeprof.columns.table import Table
 from moeprof.errors import NotByHostError, TraceError
 from moeprof.hlo.program import Programs
 from moeprof.ingest.assemble import WorkFacts, facts_of
@@ -74,7 +75,7 @@ class Shared(NamedTuple):
     steps: tuple[tuple[int, bool], ...] | None = None
     is_numbered: bool = False
     inside: InSteps = InSteps(True, True)
-    ops: pd.DataFrame | None = None
+    ops: Table | None = None
     known: frozenset[tuple[int, str]] = frozenset()
 
     @property
@@ -177,7 +178,7 @@ class _Placed(NamedTuple):
 
     task: Task
     table: HostTables
-    work: pd.DataFrame
+    work: Table
 
 
 Runner = Callable[[Sequence[Batch]], Iterable[tuple[Batch, Read]]]
@@ -226,8 +227,10 @@ def _placed(
         process=own.process if own.process >= 0 else host.process,
         programs={m: replace(program, damage=[]) for m, program in host.programs.items()},
     )  # what is damaged in a program is noted where programs are joined
-    work = [set(part["module"].unique().tolist()) for part in host.record.work]
-    waits = [set(part["module"].unique().tolist()) for part in host.record.waits]
+    work, waits = (
+        [set(distinct_values(Table.of(part)["module"]).tolist()) for part in parts]
+        for parts in (host.record.work, host.record.waits)
+    )
     ran, touched = set().union(*work), set().union(*work, *waits)
     held = {module: held_of(program) for module, program in host.programs.items()}
     sent = _to_send(own, shared, held, ran)
@@ -263,9 +266,7 @@ def _to_send(own: Own, shared: Shared, held: Mapping[int, Held], ran: set[int]) 
     ]
 
 
-def _laid_out(
-    task: Task, shared: Shared, host: Host
-) -> tuple[HostTables, HostTables, pd.DataFrame]:
+def _laid_out(task: Task, shared: Shared, host: Host) -> tuple[HostTables, HostTables, Table]:
     """A host placed by itself, under the numbers of the others' steps, and its work there."""
     ops, instructions, inside, known = _lookups(shared)
     adds = {module: Program(name, b"", {}, []) for module, name in task.own.adds}
@@ -287,8 +288,8 @@ def _asked(batch: Batch, placed: Sequence[_Placed]) -> Read:
     return Read(
         parts=(),
         facts=facts,
-        runs_in=frozenset(trace.executions["step"].unique().tolist()),
-        works_in=frozenset(work_of(events)["step"].unique().tolist()),
+        runs_in=frozenset(trace.table("executions")["step"].tolist()),
+        works_in=frozenset(distinct_values(work_of(events)["step"]).tolist()),
         answer=None if batch.shared.steps is None else batch.ask(trace, batch.shared.inside),
     )
 
@@ -296,9 +297,9 @@ def _asked(batch: Batch, placed: Sequence[_Placed]) -> Read:
 def _trace_of(
     shared: Shared,
     placed: Sequence[_Placed],
-    events: pd.DataFrame,
+    events: Table,
     facts: WorkFacts,
-    ops: pd.DataFrame,
+    ops: Table,
 ) -> Trace:
     """The work of some hosts in the steps of the run: it says nothing of the others."""
     tables = [each.table for each in placed]
@@ -322,14 +323,14 @@ def _trace_of(
             clocks_apart=tuple(name for name, lead in leads if lead and not lead.is_comparable),
         ),
         trust=(),
-        devices=DEVICES.frame(),
+        devices=DEVICES.table(),
         **{name: without(name) for name in ("buffers", "dropped", "routing")},
         received=without("received"),
         events=events,
         hlo_ops=ops,
         executions=executions,
         modules=modules_frame(programs, facts.self_ns, executions),
-        steps=STEPS.frame(steps),
+        steps=STEPS.table(steps),
         rendezvous=rendezvous_frame(tables),
         markers=lambda: markers_frame(tables),
         launches=sides.launches,
@@ -342,7 +343,7 @@ def _trace_of(
 class Lookups(NamedTuple):
     """What placing looks up in the programs of a run: made once for all hosts read here."""
 
-    ops: pd.DataFrame
+    ops: Table
     instructions: Mapping[tuple[int, str], int]
     inside: Mapping[int, np.ndarray]
     known: Programs
@@ -356,9 +357,9 @@ def _lookups(shared: Shared) -> Lookups:
     return found
 
 
-def _made_of(ops: pd.DataFrame | None) -> Lookups:
+def _made_of(ops: Table | None) -> Lookups:
     assert ops is not None
-    rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
+    rows = {pair: row for row, pair in enumerate(ops.rows("module", "op"))}
     return Lookups(ops, rows, bodies(ops), Programs(ops))
 
 
@@ -392,7 +393,7 @@ def without(name: str) -> Loader:
     return functools.partial(_refuse, name)
 
 
-def _refuse(name: str) -> pd.DataFrame:
+def _refuse(name: str) -> Table:
     raise NotByHostError(
         f"this needs all '{name}' of all hosts at once, and the run was read host by host; "
         "choose some hosts by --host, or read it whole by --at-once"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
-import pandas as pd
-
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Table
 from moeprof.hlo.instruction import Columns, Instruction, columns_of
 from moeprof.ingest.hlo.buffer_assignment import Buffer, MemoryTotals
 from moeprof.ingest.hlo.programs import Program
@@ -27,7 +28,7 @@ from moeprof.tables.trace import (
 _BUFFER_NAMES = {"id": "buffer"}
 
 
-def hlo_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
+def hlo_frame(programs: Mapping[int, Program]) -> Table:
     """`HLO_OPS`, programs in order of their id, instructions in that of the proto.
 
     Reads all the programs given. A name is that of one instruction; where a damaged program has it
@@ -36,11 +37,11 @@ def hlo_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
     return instructions_frame({key: _named_once(programs[key]) for key in sorted(programs)})
 
 
-def instructions_frame(programs: Mapping[int, Sequence[Instruction]]) -> pd.DataFrame:
+def instructions_frame(programs: Mapping[int, Sequence[Instruction]]) -> Table:
     """`HLO_OPS` of the instructions of programs, in the order given."""
     columns = columns_of([item for part in programs.values() for item in part])
     columns["module"] = _repeated({key: len(part) for key, part in programs.items()})
-    return HLO_OPS.frame({name: columns[name] for name in HLO_OPS.names})
+    return HLO_OPS.table({name: columns[name] for name in HLO_OPS.names})
 
 
 def _named_once(program: Program) -> tuple[Instruction, ...]:
@@ -59,7 +60,7 @@ def _named_once(program: Program) -> tuple[Instruction, ...]:
     return tuple(first.values())
 
 
-def buffers_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
+def buffers_frame(programs: Mapping[int, Program]) -> Table:
     """`BUFFERS`, programs in order of their id. Reads all the programs given."""
     read = {key: programs[key].buffers for key in sorted(programs)}
     items = [item for part in read.values() for item in part]
@@ -68,22 +69,25 @@ def buffers_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
         for name, values in zip(Buffer._fields, _transposed(items, Buffer), strict=True)
     }
     columns["module"] = _repeated({key: len(part) for key, part in read.items()})
-    return BUFFERS.frame({name: columns[name] for name in BUFFERS.names})
+    return BUFFERS.table({name: columns[name] for name in BUFFERS.names})
 
 
 def modules_frame(
     programs: Mapping[int, Program],
-    events: pd.DataFrame,
-    executions: pd.DataFrame,
+    self_ns: Table,
+    executions: Table,
     ranks: Mapping[int, Sequence[int]] = MappingProxyType({}),
-) -> pd.DataFrame:
+) -> Table:
     """`MODULES`, by program id; modules seen in events alone have no name and no instruction.
 
-    `ranks` are those of each program's devices, as its groups count them. Reads no instruction.
+    `self_ns` has op time by module, of a module in any number of rows. `ranks` are those of each
+    program's devices, as its groups count them. Reads no instruction.
     """
-    device_ns = events.groupby("module")["self_ns"].sum()
-    runs = executions.groupby("module")["run_id"].count()
-    ids = sorted({*programs, *(int(m) for m in device_ns.index if m != -1)})
+    times = grouped(self_ns, "module")
+    found = self_ns["module"][times.first].tolist()
+    device_ns = dict(zip(found, times.sum(self_ns["self_ns"]).tolist(), strict=True))
+    runs = Counter(executions["module"].tolist())
+    ids = sorted(programs.keys() | (device_ns.keys() - {-1}))
     unknown = Program("", b"", {}, [])
     rows = []
     for key in ids:
@@ -98,12 +102,12 @@ def modules_frame(
                 "replicas": head.replicas,
                 "is_scheduled": head.is_scheduled,
                 **asdict(program.memory),
-                "executions": int(runs.get(key, 0)),
-                "device_ns": int(device_ns.get(key, 0)),
+                "executions": runs[key],
+                "device_ns": device_ns.get(key, 0),
                 "ranks": ",".join(map(str, ranks.get(key, ()))),
             }
         )
-    return MODULES.frame(rows)
+    return MODULES.table(rows)
 
 
 def _transposed(items: Sequence[tuple[object, ...]], kind: type) -> list[Sequence[object]]:
@@ -135,13 +139,12 @@ class ListedProgram:
 
 def trace_of_programs(path: str, programs: Mapping[int, Program], notes: Sequence[str]) -> Trace:
     """Programs that were read from protos, by an id of their own."""
-    nothing = {"events": EVENTS.frame(), "executions": EXECUTIONS.frame()}
     return _trace(
         path,
         notes,
         hlo_ops=hlo_frame(programs),
         buffers=buffers_frame(programs),
-        modules=modules_frame(programs, nothing["events"], nothing["executions"]),
+        modules=modules_frame(programs, EVENTS.table(), EXECUTIONS.table()),
     )
 
 
@@ -175,16 +178,16 @@ def trace_of_lists(path: str, programs: Mapping[int, ListedProgram], notes: Sequ
     )
 
 
-def _trace(path: str, notes: Sequence[str], **known: pd.DataFrame) -> Trace:
+def _trace(path: str, notes: Sequence[str], **known: Table) -> Trace:
     meta = TraceMeta(path, "unknown", (), 0, "", 0, tuple(notes))
-    frames = {name: known.get(name, schema.frame()) for name, schema in FRAMES.items()}
+    frames = {name: known.get(name, schema.table()) for name, schema in FRAMES.items()}
     return Trace(meta=meta, trust=(), **frames)
 
 
-def _filled(schema: Schema, rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
+def _filled(schema: Schema, rows: Sequence[Mapping[str, object]]) -> Table:
     """Rows with the schema's mark for "unknown" where they say nothing."""
     blank = {column.name: _UNKNOWN[column.kind] for column in schema.columns}
-    return schema.frame([{**blank, **row} for row in rows])
+    return schema.table([{**blank, **row} for row in rows])
 
 
 def _linked(listed: Sequence[Instruction]) -> list[Instruction]:

@@ -319,7 +319,7 @@ def unrecorded(path: Path) -> Trace:
     rows = [row for row in _list(meta.get("processes")) if isinstance(row, dict)]
     devices = [d for row in rows for d in _list(row.get("devices")) if isinstance(d, dict)]
     platforms = [str(d["platform"]) for d in devices if d.get("platform")]
-    empty = {name: schema.frame() for name, schema in FRAMES.items()}
+    empty = {name: schema.table() for name, schema in FRAMES.items()}
     return Trace(
         meta=TraceMeta(
             path=str(path),

@@ -13,10 +13,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity import account, outside
 from moeprof.analyzers.activity.device_steps import spans_from
@@ -50,14 +49,18 @@ from moeprof.analyzers.window import (
     window,
     window_in_steps,
 )
+from moeprof.columns.grouping import distinct_values, grouped
+from moeprof.columns.table import Frame, Given, Table, stacked
 from moeprof.ingest.by_host import HERE, Readers, Reading
 from moeprof.ingest.one_host import InSteps, without
 from moeprof.ingest.sources.locate import Profiles, are_by_process
 from moeprof.tables.name_rule import NameRules
 from moeprof.tables.once import Latest, answer, is_answered
-from moeprof.tables.schema import stacked
 from moeprof.tables.trace import Trace, with_meta, with_names
 from moeprof.tell import Tell, unheard
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Answers = Sequence[Any]
 """What the batches of hosts say, in the order of the hosts."""
@@ -73,6 +76,8 @@ def _both(answers: Answers) -> tuple[int, ...]:
 
 def _series(answers: Sequence[pd.Series]) -> pd.Series:
     """Values of other places on each host; a step that several have is added up."""
+    import pandas as pd
+
     filled = [each for each in answers if len(each)] or list(answers[:1])
     whole = pd.concat(filled)
     levels: Any = list(range(whole.index.nlevels))
@@ -80,25 +85,36 @@ def _series(answers: Sequence[pd.Series]) -> pd.Series:
     return sums
 
 
-def _stack(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return stacked([each for each in answers if len(each)] or answers[:1])
+def _stack(answers: Sequence[Frame]) -> Frame:
+    return _like(answers[0], _rows(answers))
 
 
-def _added(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _rows(answers: Sequence[Given]) -> Table:
+    return stacked([Table.of(each) for each in answers if len(each)] or [Table.of(answers[0])])
+
+
+def _like(given: Frame, table: Table) -> Frame:
+    """`table` as what is given: a table or a frame."""
+    return table if isinstance(given, Table) else table.pandas()
+
+
+def _added(answers: Sequence[Frame]) -> Frame:
     whole = _stack(answers)
     return added(whole, [str(name) for name in whole if name not in ("self_ns", "pieces")])
 
 
-def _runs(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    keys = ["module", "op", "component", "phase"]
-    sums = _stack(answers).groupby(keys, observed=True).sum().reset_index()
-    return RUNS.frame({name: sums[name] for name in RUNS.names})
+def _runs(answers: Sequence[Frame]) -> Frame:
+    whole, keys = _rows(answers), ("module", "op", "component", "phase")
+    ops = grouped(whole, *keys)
+    sums = {name: ops.sum(whole[name]) for name in RUNS.names if name not in keys}
+    return _like(answers[0], RUNS.table(whole[ops.first].assign(**sums).columns))
 
 
-def _pieces(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    whole = _stack(answers)
-    keys = [name for name in whole if name != "ns"]
-    return whole.groupby(keys)["ns"].sum().reset_index()
+def _pieces(answers: Sequence[Frame]) -> Frame:
+    whole = _rows(answers)
+    alike = grouped(whole, *(name for name in whole if name != "ns"))
+    table: Table = whole[alike.first].assign(ns=alike.sum(whole["ns"]))
+    return _like(answers[0], table)
 
 
 def _outside(answers: Sequence[outside.RecordedWork | None]) -> outside.RecordedWork | None:
@@ -123,9 +139,9 @@ def _calls(answers: Sequence[RecordedCalls]) -> RecordedCalls:
     for each in answers:
         places = np.array([place[op] for op in each.ops], np.int64)
         if len(each.table):
-            tables.append(each.table.assign(op=places[each.table["op"].to_numpy()]))
-    table = stacked(tables) if tables else answers[0].table
-    return RecordedCalls(ops, table, pd.Series([], dtype="int64"))
+            tables.append(each.table.assign(op=places[np.asarray(each.table["op"])]))
+    table = _stack(tables) if tables else answers[0].table
+    return RecordedCalls(ops, table, answers[0].op_of[:0])
 
 
 Part = Callable[[Trace], Any]
@@ -174,12 +190,12 @@ _ASKED: Mapping[str, tuple[Part, ...]] = {
 """What questions need besides; others may need all."""
 
 
-def parts_for(only: Sequence[str], ops: pd.DataFrame) -> tuple[Part, ...]:
+def parts_for(only: Sequence[str], ops: Table) -> tuple[Part, ...]:
     """The parts that questions need, of all where none is named, in one order."""
     if not only or any(name not in _ASKED for name in only):
         return tuple(PARTS)
     needed = {*_ALWAYS, *(part for name in only for part in _ASKED[name])}
-    if ops["size_bytes"].lt(0).any():  # the law of bytes may ask what ran
+    if (ops["size_bytes"] < 0).any():  # the law of bytes may ask what ran
         needed.add(runs_of)
     return tuple(part for part in PARTS if part in needed)
 
@@ -208,8 +224,8 @@ def ask_hosts(only: Sequence[str], names: NameRules, trace: Trace, inside: InSte
     answer(trace, spans_from, source)
     if inside.work:
         answer(trace, window, window_in_steps(trace))
-    modules = tuple(trace.events["module"].unique().tolist())
-    parts = {part.__name__: part(trace) for part in parts_for(only, trace.hlo_ops)}
+    modules = tuple(distinct_values(trace.table("events")["module"]).tolist())
+    parts = {part.__name__: part(trace) for part in parts_for(only, trace.table("hlo_ops"))}
     return Told(window(trace).devices, inside.work, modules, parts)
 
 
@@ -221,8 +237,8 @@ def _remember(trace: Trace) -> None:
     """Programs are those of all hosts, and are classified once for all that are read here."""
     programs = trace.programs
     answer(trace, programs_of, {module: programs[module] for module in sorted(programs)})
-    ops = trace.hlo_ops
-    key = (id(ops), trace.meta.names)  # no other frame has this id as long as this one is kept
+    ops = trace.table("hlo_ops")
+    key = (id(ops), trace.meta.names)  # no other table has this id as long as this one is kept
     _, found = _remembered.of(key, lambda: (ops, [part(trace) for part in _OF_PROGRAMS]))
     for part, known in zip(_OF_PROGRAMS, found, strict=True):
         answer(trace, part, known)
@@ -232,7 +248,8 @@ def with_answers(trace: Trace, told: Sequence[Told]) -> Trace:
     """`trace`, which has no work, knowing what its hosts said of theirs."""
     devices = sum(each.devices for each in told)
     is_whole = devices and not any(each.is_in_steps for each in told)
-    used = 0 if is_whole else int(trace.steps["step"][trace.steps["used"]].nunique())
+    steps = trace.table("steps")
+    used = 0 if is_whole else len(distinct_values(steps["step"][steps["used"]]))
     notes = NO_STEP if is_whole else ()
     answer(trace, window, Window(used, devices, notes, without("events")))
     modules = sorted({module for each in told for module in each.modules})
@@ -247,12 +264,17 @@ def with_answers(trace: Trace, told: Sequence[Told]) -> Trace:
 
 def _order_segments(trace: Trace) -> None:
     """Have segments by name of the host, as of a run read at once, with the ranks of the run."""
-    table, pieces = account.account_of(trace), begun_pieces(trace)
-    order = table["host"].astype("str").argsort(kind="stable").to_numpy()
-    table = table.iloc[order].reset_index(drop=True).drop(columns="rank")
-    ranks = table.merge(trace.devices[["host", "device", "rank"]], how="left")["rank"]
-    table.insert(2, "rank", ranks.fillna(-1).astype("int64"))
-    answer(trace, account.account_of, table)
+    given, pieces = account.account_of(trace), begun_pieces(trace)
+    table = Table.of(given)
+    order = table.order("host")
+    table = table[order]
+    rank_of = {
+        (host, device): rank
+        for host, device, rank in trace.table("devices").rows("host", "device", "rank")
+    }
+    ranks = [rank_of.get(pair, -1) for pair in table.rows("host", "device")]
+    table = table.assign(rank=np.array(ranks, np.int64))
+    answer(trace, account.account_of, _like(given, table))
     answer(trace, begun_pieces, pieces[order])
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moeprof.columns.coded import Coded
+from moeprof.columns.coded import Coded, by_alphabet
 from moeprof.columns.table import Table, texts_of
 from moeprof.errors import TableError
 
@@ -28,22 +28,6 @@ _DTYPES = {
     "text": "str",
     "label": "category",
 }
-
-
-def stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Frames of the same columns one behind the other; labels stay codes, in order of first use."""
-    import pandas as pd
-    from pandas.api.types import union_categoricals
-
-    first = frames[0]
-    columns = {}
-    for name in first:
-        parts = [frame[name] for frame in frames]
-        if isinstance(first[name].dtype, pd.CategoricalDtype):
-            columns[name] = pd.Series(union_categoricals(parts))
-        else:
-            columns[name] = pd.concat(parts, ignore_index=True)
-    return pd.DataFrame(columns, copy=False)
 
 
 @dataclass(frozen=True)
@@ -149,7 +133,7 @@ class Schema:
     def _typed(self, column: Column, values: Any) -> Any:
         """A column of a `Table`, of its type."""
         if column.kind == "label":
-            return values if isinstance(values, Coded) else Coded.of(values)
+            return values if isinstance(values, Coded) else by_alphabet(Coded.of(values))
         if column.kind == "text":
             if isinstance(values, Coded):
                 return values.array()

@@ -44,4 +44,4 @@ def two_hosts(root: Path) -> Path:
 def read_routing(run):
     """`ROUTING` and `RECEIVED` out of ``RUN/routing``; empty where there is none."""
     routing, received = _files(run)
-    return _read(routing, ROUTING), _read(received, RECEIVED)
+    return _read(routing, ROUTING).pandas(), _read(received, RECEIVED).pandas()

@@ -71,7 +71,7 @@ def test_a_program_is_read_once(monkeypatch):
 
 def test_tables_hold_only_the_programs_given():
     found = read([], p7=PROGRAM, p9=PROGRAM)
-    ops = hlo_frame({9: found[9]})
+    ops = hlo_frame({9: found[9]}).pandas()
     assert list(ops["module"].unique()) == [9]
     row = ops.set_index("op").loc["start"]
     assert (row["async_pair"], row["async_opcode"]) == ("done", "all-reduce")
@@ -82,17 +82,17 @@ def test_tables_hold_only_the_programs_given():
 
 def test_modules_tell_of_programs_that_were_not_read():
     found = read([], p7=PROGRAM)
-    (row,) = modules_frame(found, EVENTS.frame(), EXECUTIONS.frame()).to_dict("records")
+    (row,) = modules_frame(found, EVENTS.table(), EXECUTIONS.table()).dicts()
     assert (row["module"], row["name"], row["instructions"]) == (7, "jit_step", 12)
     assert (row["partitions"], row["is_scheduled"], row["argument_bytes"]) == (4, True, 16)
     assert "module" not in vars(found[7])
 
 
 def test_no_program_gives_tables_without_rows():
-    for frame, schema in ((hlo_frame({}), HLO_OPS), (buffers_frame({}), BUFFERS)):
-        assert list(schema.check(frame).columns) == schema.names
-        assert len(frame) == 0
-    assert len(MODULES.check(modules_frame({}, EVENTS.frame(), EXECUTIONS.frame()))) == 0
+    for table, schema in ((hlo_frame({}), HLO_OPS), (buffers_frame({}), BUFFERS)):
+        assert list(schema.checked(table)) == schema.names
+        assert len(table) == 0
+    assert len(MODULES.checked(modules_frame({}, EVENTS.table(), EXECUTIONS.table()))) == 0
 
 
 def test_a_damaged_program_is_noted_once_and_left_out():
@@ -140,9 +140,9 @@ def read_whole(proto: bytes) -> None:
     given_ = {7: program}
     ops = hlo_frame(given_)
     assert len(buffers_frame(given_)) == len(program.buffers)
-    modules_frame(given_, EVENTS.frame(), EXECUTIONS.frame())
+    modules_frame(given_, EVENTS.table(), EXECUTIONS.table())
     assert noted or len(ops) == program.head.instructions
-    assert int(ops.memory_usage(deep=True).sum()) < 1_000_000
+    assert int(ops.pandas().memory_usage(deep=True).sum()) < 1_000_000
 
 
 def test_a_whole_program_is_read():

@@ -23,7 +23,6 @@ def halves_within(pieces: list[Piece]) -> list[int]:
         start_ns=np.array(starts),
         end_ns=np.array(ends),
     )
-    work = work.pandas()  # bridge
     rows = [NAMES.index(name) if name in NAMES[:2] else -1 for name in names]
     work = Table.of(work).assign(instruction=np.array(rows))
     found = halves_within_ns(work, np.array(flies), np.array(executions), OPS, labels)

@@ -31,7 +31,7 @@ PER_STEP = {
 def ops(data) -> pd.DataFrame:
     text = gzip.decompress((data / "hlo" / NAME).read_bytes()).decode()
     module = hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-    return hlo_frame({1: parse_program(message((1, module)))})
+    return hlo_frame({1: parse_program(message((1, module)))}).pandas()
 
 
 def runs_of(ops: pd.DataFrame) -> dict[str, int]:

@@ -112,7 +112,7 @@ def test_processes_count_their_own_tokens_and_the_sum_is_the_batch(tmp_path):
         assert counts.tolist() == (told[0][step] + told[1][step]).tolist()
     (tmp_path / "run" / "routing" / "p1.parquet").unlink()
     found = routing_of_run(tmp_path / "run", Beside(tmp_path / "run"))
-    assert found.routing.empty
+    assert not len(found.routing)
     assert found.faults == (
         "2 processes counted a part of the routing each, 1 table(s) are here: left out",
     )

@@ -118,7 +118,6 @@ def _host(source: _Source, part: Part, *, is_alone: bool) -> Host:
     record.checks.extend(_checks(source, gathered, found, keep))
     record.ids.update(device_ids(gathered, keep, found))
     rank = _rank(trace.others) if is_alone and part.rank < 0 else part.rank
-    record.work = [one.pandas() for one in record.work]  # bridge
     return Host(
         name=part.name or host_name(source.file) or "host",
         platform=found.platform,

@@ -26,12 +26,15 @@ from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.coded import Coded, by_alphabet
+from moeprof.columns.grouping import grouped, pairs_of, places_in, unique_rows
+from moeprof.columns.table import Table, stacked
 from moeprof.hlo.instruction import parse_groups
-from moeprof.ingest.joining.common_clock import LEAST_PAIRS, Fit, fit_clock
+from moeprof.ingest.joining.common_clock import LEAST_PAIRS, Fit, are_of, fit_clock
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.sources.processes import Ranked
+from moeprof.ingest.xspace.space import Int64s
 from moeprof.tables.trace import HostClock
 
 COLLECTIVES = (
@@ -56,12 +59,13 @@ _LAID_NS = 100_000
 """Stamps of devices whose clocks two processes of a machine have each laid on that of the host."""
 
 _KEY = ["module", "op", "round", "execution", "call", "group"]
+_RANK = ("host", "device", "rank")
 _ALONE = -(2**32)
 """Below the numbers of devices without a rank."""
 
 
 def align(
-    tables: Sequence[HostTables], calls: pd.DataFrame, ops: pd.DataFrame, found: Ranked
+    tables: Sequence[HostTables], calls: Table, ops: Table, found: Ranked
 ) -> tuple[tuple[HostClock, ...], dict[str, str]]:
     """Clocks of the hosts against the first one's, in their order; why others have none, by host.
 
@@ -70,15 +74,14 @@ def align(
     """
     if len(tables) < 2:
         return (), {}
-    collectives = _collectives(ops)
-    if collectives.empty and not _share_a_machine(tables):
+    rows = np.flatnonzero(are_of(ops, COLLECTIVES))
+    if not len(rows) and not _share_a_machine(tables):
         return (), {table.host.name: "no collective in the programs" for table in tables}
     numbered = [table for table in tables if table.cut.is_as_in_script]
     first = next(iter(numbered or tables))
-    calls = _with_groups(calls, collectives, found)
-    by_host = {str(host): mine for host, mine in calls.groupby("host", observed=True)}
-    nothing = dict.fromkeys((table.host.name for table in tables), calls.iloc[:0])
-    pool = _Pool(first, tables, {**nothing, **by_host})
+    calls = _with_groups(calls, ops, rows, found)
+    by_host = {table.host.name: calls[calls["host"] == table.host.name] for table in tables}
+    pool = _Pool(first, tables, by_host)
     waiting = [table for table in (*numbered, *tables) if table is not first]
     waiting = list({table.host.name: table for table in waiting}.values())
     clocks = {first.host.name: HostClock(first.host.name, 0, 0.0, 0, 0)}
@@ -106,14 +109,17 @@ class _Pool:
     """Ends of calls on the hosts that are aligned by now, on the first one's clock."""
 
     def __init__(
-        self, first: HostTables, tables: Sequence[HostTables], calls: Mapping[str, pd.DataFrame]
+        self, first: HostTables, tables: Sequence[HostTables], calls: Mapping[str, Table]
     ) -> None:
         """Begin with the first host, by every way in which another one may be paired with it."""
-        self._first, self._calls = first, calls
+        self._first, self._calls, self._numbers = first, calls, _numbers(tables)
         self._known = [(first, HostClock(first.host.name, 0, 0.0, 0, 0))]
         self._offsets = [0]
         ways = {self._by_step(table) for table in tables}
-        self._ends = {way: _ends(first, calls, way) for way in ways}
+        self._ends = {way: self._ends_on(first, way) for way in ways}
+
+    def _ends_on(self, table: HostTables, by_step: bool) -> Table:
+        return _ends(table, self._calls[table.host.name], self._numbers[table.host.name], by_step)
 
     def _by_step(self, table: HostTables) -> bool:
         return table.cut.is_as_in_script and self._first.cut.is_as_in_script
@@ -144,14 +150,11 @@ class _Pool:
     def _by_ends(self, table: HostTables) -> tuple[HostClock | None, str]:
         """The clock that the ends of shared collectives tell, or why they tell none."""
         way = self._by_step(table)
-        both = self._ends[way].merge(_ends(table, self._calls, way), on=_KEY)
-        both = both[both["rounds_x"] == both["rounds_y"]]
-        fit = fit_clock(
-            both["end_ns_y"].to_numpy(np.int64), (both["end_ns_y"] - both["end_ns_x"]).to_numpy()
-        )
+        both = _of_both(self._ends[way], self._ends_on(table, way))
+        fit = fit_clock(both["end_ns_y"], both["end_ns_y"] - both["end_ns_x"])
         if fit is None:
             return None, f"{len(both)} shared calls of collectives, {LEAST_PAIRS} needed"
-        transfer_ns = float(both[["length_ns_x", "length_ns_y"]].min(axis="columns").median())
+        transfer_ns = float(np.median(both["length_ns"]))
         if fit.residual_ns > MOST_RESIDUAL * transfer_ns:
             told = f"{fit.residual_ns:,} ns remain, collectives last {transfer_ns:,.0f} ns"
             return None, told
@@ -178,11 +181,23 @@ class _Pool:
         for way, known in self._ends.items():
             if way and not self._by_step(table):
                 continue
-            more = _ends(table, self._calls, way)
-            at_ns = more["end_ns"].to_numpy(np.int64)
+            more = self._ends_on(table, way)
+            at_ns = more["end_ns"]
             drift_ns = np.rint(clock.drift_ppb * 1e-9 * at_ns.astype(np.float64)).astype(np.int64)
             more = more.assign(end_ns=at_ns - clock.offset_ns - drift_ns)
-            self._ends[way] = pd.concat([known, more]).drop_duplicates([*_KEY, "rounds"])
+            self._ends[way] = unique_rows(stacked([known, more]), *_KEY, "rounds")
+
+
+def _of_both(one: Table, other: Table) -> Table:
+    """Calls that two tables of ends have in common: the ends in each, the shorter length."""
+    rows, at = pairs_of(one, other, *_KEY)
+    both = one[rows].assign(
+        end_ns_x=one["end_ns"][rows],
+        end_ns_y=other["end_ns"][at],
+        length_ns=np.minimum(one["length_ns"][rows], other["length_ns"][at]),
+    )
+    found: Table = both[both["rounds"] == other["rounds"][at]]
+    return found
 
 
 def _noted_ns(first: HostTables, other: HostTables) -> int | None:
@@ -203,17 +218,17 @@ def _share_a_machine(tables: Sequence[HostTables]) -> bool:
     return any(_are_of_one_machine(one, other) for one, other in combinations(tables, 2))
 
 
-def _doubt(both: pd.DataFrame, fit: Fit, expected_ns: tuple[int, int] | None) -> str:
+def _doubt(both: Table, fit: Fit, expected_ns: tuple[int, int] | None) -> str:
     """Why executions paired by their order may not be the same ones; empty where they are.
 
     `expected_ns` are the least and the most that the offset should be, None where nothing tells.
     """
     sample = _sample(both)
-    if sample.empty:
+    if not sample:
         return ""
     ahead_ns = fit.offset_ns
     others = _others_that_fit(sample)
-    has_one = int(sample["rounds_x"].iloc[0]) == 1
+    has_one = int(sample["rounds"][0]) == 1
     if not others and not has_one:
         return ""
     # A single execution on each host is compared with nothing: only the hosts' clocks speak for it.
@@ -230,18 +245,19 @@ def _doubt(both: pd.DataFrame, fit: Fit, expected_ns: tuple[int, int] | None) ->
     return f"steps are numbered by their place in the capture, and pairing with those {told}"
 
 
-def _sample(both: pd.DataFrame) -> pd.DataFrame:
+def _sample(both: Table) -> Table:
     """Some calls, in all of their executions, of the program that has the most."""
-    if both.empty:
+    if not both:
         return both
-    mine = both[both["module"] == both["module"].mode().iloc[0]]
-    call = mine.groupby(["op", "call", "group"]).ngroup()
-    every = -(-(int(call.max()) + 1) // _SAMPLE)
-    sample: pd.DataFrame = mine.assign(call=call)[(call % every == 0).to_numpy()]
+    modules, counts = np.unique(both["module"], return_counts=True)
+    mine = both[both["module"] == modules[np.argmax(counts)]]
+    calls = grouped(mine, "op", "call", "group")
+    every = -(-len(calls) // _SAMPLE)
+    sample: Table = mine.assign(call=calls.of)[calls.of % every == 0]
     return sample
 
 
-def _others_that_fit(sample: pd.DataFrame) -> dict[int, int]:
+def _others_that_fit(sample: Table) -> dict[int, int]:
     """Shift in executions -> offset, ns, of the pairings that fit about as well as by order.
 
     Half of the executions at least must remain in common: a single one would fit any other.
@@ -259,101 +275,107 @@ def _others_that_fit(sample: pd.DataFrame) -> dict[int, int]:
     return found
 
 
-def _shifted(sample: pd.DataFrame, shift: int) -> Fit | None:
+def _shifted(sample: Table, shift: int) -> Fit | None:
     """The fit if the first host's executions are those `shift` later on the other one."""
-    one = sample[["call", "execution", "end_ns_x"]]
-    other = sample[["call", "execution", "end_ns_y"]]
-    pairs = one.merge(other.assign(execution=other["execution"] - shift), on=["call", "execution"])
-    ends = pairs["end_ns_y"].to_numpy(np.int64)
-    return fit_clock(ends, ends - pairs["end_ns_x"].to_numpy(np.int64))
+    later = sample.assign(execution=sample["execution"] - shift)
+    rows, at = pairs_of(sample, later, "call", "execution")
+    ends = later["end_ns_y"][at]
+    return fit_clock(ends, ends - sample["end_ns_x"][rows])
 
 
-def _collectives(ops: pd.DataFrame) -> pd.DataFrame:
-    """Module, op and groups of the instructions whose ends can be compared, by row of `HLO_OPS`."""
-    plain = ops["opcode"].str.replace(r"-(start|done)$", "", regex=True)
-    is_one = plain.isin(COLLECTIVES) | ops["async_opcode"].isin(COLLECTIVES)
-    return ops.loc[is_one, ["op", "replica_groups"]]
-
-
-def pieces_of_collectives(events: pd.DataFrame, ops: pd.DataFrame) -> pd.DataFrame:
+def pieces_of_collectives(events: Table, ops: Table) -> Table:
     """Pieces of collectives in known executions, by host, device and start, with their ends."""
-    is_call = np.isin(events["instruction"].to_numpy(), _collectives(ops).index.to_numpy())
-    is_call &= events["run_id"].to_numpy() != -1
-    columns = ["host", "device", "module", "run_id", "instruction", "start_ns", "duration_ns"]
-    calls = events[columns][is_call]
-    return calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
+    is_one = np.append(are_of(ops, COLLECTIVES), False)  # that of work of no instruction
+    is_call = is_one[events["instruction"]] & (events["run_id"] != -1)
+    columns = ("host", "device", "module", "run_id", "instruction", "start_ns", "duration_ns")
+    calls = events.select(*columns)[is_call]
+    found: Table = calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
+    return found
 
 
-def _with_groups(calls: pd.DataFrame, collectives: pd.DataFrame, found: Ranked) -> pd.DataFrame:
-    """`calls` with the op of each, its number in its execution, and the place of its group."""
-    by_place = found.devices.set_index(["host", "device"])["rank"]
-    places = pd.MultiIndex.from_arrays([calls["host"].astype("str"), calls["device"]])
-    ranks = by_place.reindex(places).fillna(-1).to_numpy().astype(np.int64)
-    keys = ["host", "device", "module", "run_id", "instruction"]
+def _with_groups(calls: Table, ops: Table, rows: Int64s, found: Ranked) -> Table:
+    """`calls` with a number for the op, the place in its execution, and that of its group.
+
+    `rows` are those of collectives in `HLO_OPS`; numbers are in the order of the ops' names.
+    """
+    rank_of = {(host, device): rank for host, device, rank in found.devices.rows(*_RANK)}
+    places = grouped(calls, "host", "device")
+    pairs = calls[places.first].rows("host", "device")
+    ranks = np.array([rank_of.get(pair, -1) for pair in pairs], np.int64)[places.of]
+    op = np.full(len(ops), -1, np.int64)
+    op[rows] = by_alphabet(Coded.of(ops["op"][rows])).codes
+    own = grouped(calls, "host", "device", "module", "run_id", "instruction")
     return calls.assign(
-        op=collectives["op"].reindex(calls["instruction"]).to_numpy(),
-        call=calls.groupby(keys, observed=True).cumcount(),
-        group=_groups(collectives, calls, ranks, found),
+        op=op[calls["instruction"]],
+        call=own.place(),
+        group=_groups(ops["replica_groups"], calls, ranks, found),
     )
 
 
-def _ends(table: HostTables, calls: Mapping[str, pd.DataFrame], by_step: bool) -> pd.DataFrame:
+def _ends(table: HostTables, calls: Table, numbers: Mapping[int, int], by_step: bool) -> Table:
     """The last end of each call and group on a host, the length of its last comer, and `_KEY`.
 
-    `calls` are those by host.
+    `calls` are those of the host, `numbers` those of its programs in place of their ids.
     """
-    mine = calls[table.host.name].drop(columns=["host", "duration_ns"])
-    known = mine.merge(_rounds(table, by_step), on=["module", "run_id"])
-    pieces = known.assign(module=[_name(table, module) for module in known["module"].tolist()])
-    ends: pd.DataFrame = (
-        pieces.groupby(_KEY)
-        .agg(start_ns=("start_ns", "max"), end_ns=("end_ns", "max"), rounds=("rounds", "first"))
-        .reset_index()
+    rounds = _rounds(table, numbers, by_step)
+    at = places_in(calls, rounds, "module", "run_id")
+    calls, at = calls[at >= 0], at[at >= 0]
+    names = ("module", "round", "execution", "rounds")
+    pieces = calls.assign(
+        **{name: rounds["name" if name == "module" else name][at] for name in names}
     )
-    return ends.assign(length_ns=ends["end_ns"] - ends["start_ns"])
+    own = grouped(pieces, *_KEY)
+    start_ns, end_ns = own.max(pieces["start_ns"]), own.max(pieces["end_ns"])
+    found = pieces.select(*_KEY, "rounds")[own.first]
+    return found.assign(end_ns=end_ns, length_ns=end_ns - start_ns)
+
+
+def _numbers(tables: Sequence[HostTables]) -> dict[str, dict[int, int]]:
+    """By host a number for each program that ran: ids of one differ between hosts, names do not."""
+    ran = {table.host.name: np.unique(table.executions["module"]).tolist() for table in tables}
+    named = {
+        table.host.name: {module: _name(table, module) for module in ran[table.host.name]}
+        for table in tables
+    }
+    every = sorted({name for own in named.values() for name in own.values()})
+    number = {name: at for at, name in enumerate(every)}
+    return {
+        host: {module: number[name] for module, name in own.items()} for host, own in named.items()
+    }
 
 
 def _name(table: HostTables, module: int) -> str:
-    """Ids of one program differ between hosts, its name does not."""
     program = table.host.programs.get(module)
     return program.name if program is not None else str(module)
 
 
-def _rounds(table: HostTables, by_step: bool) -> pd.DataFrame:
-    """Step or 0, place in it, and places to compare, of each (module, run id)."""
-    by_run = table.executions.groupby(["module", "run_id"])["start_ns"].min()
-    runs = by_run.sort_values(kind="stable").reset_index()
-    pairs = zip(runs["module"].tolist(), runs["run_id"].tolist(), strict=True)
-    steps = [table.step_of.get(pair, -1) for pair in pairs]
-    runs["round"] = np.array(steps, np.int64) if by_step else 0
-    if by_step:
-        runs = runs[runs["round"] != -1]
-    names = [_name(table, module) for module in runs["module"].tolist()]
-    groups = runs.groupby([np.array(names, dtype=object), "round"])
-    runs["execution"] = groups.cumcount()
-    runs["rounds"] = groups["run_id"].transform("size")
-    return runs[["module", "run_id", "round", "execution", "rounds"]]
+def _rounds(table: HostTables, numbers: Mapping[int, int], by_step: bool) -> Table:
+    """Number of the name, step or 0, place in it, places to compare, of each (module, run id)."""
+    executions = Table.of(table.executions)
+    own = grouped(executions, "module", "run_id")
+    order = np.argsort(own.min(executions["start_ns"]), kind="stable")
+    runs = executions.select("module", "run_id")[own.first[order]]
+    steps = [table.step_of.get(pair, -1) if by_step else 0 for pair in runs.rows()]
+    name = [numbers[module] for module in runs["module"].tolist()]
+    runs = runs.assign(round=np.array(steps, np.int64), name=np.array(name, np.int64))
+    runs = runs[runs["round"] != -1]
+    rounds = grouped(runs, "name", "round")
+    return runs.assign(execution=rounds.place(), rounds=rounds.size[rounds.of])
 
 
-def _groups(
-    collectives: pd.DataFrame,
-    calls: pd.DataFrame,
-    ranks: np.ndarray,
-    known: Ranked,
-) -> np.ndarray:
-    """Which group of its collective each call is in; 0 where all devices are one group.
+def _groups(texts: np.ndarray, calls: Table, ranks: Int64s, known: Ranked) -> Int64s:
+    """Which group of its collective, by row of `texts`, a call is in; 0 where all are in one.
 
     A device that is in none, or whose rank is not known, is a group of its own.
     """
-    instructions, modules = calls["instruction"].to_numpy(), calls["module"].to_numpy()
+    instructions, modules = calls["instruction"], calls["module"]
     found = np.zeros(len(calls), np.int64)
     for row in np.unique(instructions).tolist():
         mine = np.flatnonzero(instructions == row)
-        text = str(collectives.at[row, "replica_groups"])
         members = known.of_module.get(int(modules[mine[0]]), ())
         group_of = {
             members[member] if member < len(members) else member: place
-            for place, own in enumerate(parse_groups(text))
+            for place, own in enumerate(parse_groups(texts[row]))
             for member in own
         }
         is_of_all = len(group_of) == len(known.devices) and set(group_of.values()) == {0}

@@ -8,16 +8,17 @@ least squares line through the inliers then uses all good ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from moeprof.columns.coded import Coded
+from moeprof.columns.table import Table
 from moeprof.ingest.planes.record import Calls, Host, Lead, Record
-from moeprof.ingest.xspace.space import Int64s
+from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.units import format_ns
 
 Floats = npt.NDArray[np.float64]
@@ -28,6 +29,18 @@ _ROUNDS = 3
 _SIGMAS = 3.0
 _SIGMA_OF_MAD = 1.4826  # of a normal distribution
 _FLOOR_NS = 1.0
+
+
+def plain_opcode(opcode: str) -> str:
+    """Without what names one half of an asynchronous instruction."""
+    return opcode.removesuffix("-start").removesuffix("-done")
+
+
+def are_of(ops: Table, opcodes: Container[str]) -> Flags:
+    """Whether each instruction of `HLO_OPS`, or what it starts or ends, has one of some opcodes."""
+    found: Flags = Coded.of(ops["opcode"]).that(lambda opcode: plain_opcode(opcode) in opcodes)
+    found |= ops["async_opcode"].that(opcodes.__contains__)
+    return found
 
 
 class Fit(NamedTuple):
@@ -127,16 +140,19 @@ def _moved(host: Host, by_ns: int) -> Host:
     return replace(host, record=record, base_ns=host.base_ns - by_ns, side=side)
 
 
-def recorded_window(host: Host, events: pd.DataFrame) -> tuple[str, int, int]:
+def recorded_window(host: Host, events: Table) -> tuple[str, int, int]:
     """Name of a host, when its capture began and ended, in ns since 1970; 0 where nothing tells.
 
     Of a file that states its base alone, when its first work began and its last one ended.
     """
-    mine = events[events["host"] == host.name] if host.base_ns and not host.started_ns else None
-    if mine is None or mine.empty:
+    is_mine = np.zeros(0, bool)
+    if host.base_ns and not host.started_ns:
+        is_mine = events["host"] == host.name
+    if not is_mine.any():
         return host.name, host.started_ns, host.stopped_ns
-    ends = mine["start_ns"] + mine["duration_ns"]
-    return host.name, host.base_ns + int(mine["start_ns"].min()), host.base_ns + int(ends.max())
+    starts_ns = events["start_ns"][is_mine]
+    ends_ns = starts_ns + events["duration_ns"][is_mine]
+    return host.name, host.base_ns + int(starts_ns.min()), host.base_ns + int(ends_ns.max())
 
 
 def _later(record: Record, by_ns: int) -> Record:
@@ -236,16 +252,16 @@ def _allowed_ns(least_ns: int) -> float:
     return max(JITTER_NS, -_SHARE * least_ns)
 
 
-def _shifted(part: pd.DataFrame, shift_ns: int) -> pd.DataFrame:
+def _shifted(part: Table, shift_ns: int) -> Table:
     return part.assign(start_ns=part["start_ns"] + shift_ns, end_ns=part["end_ns"] + shift_ns)
 
 
-def _leads(work: pd.DataFrame, calls: Calls) -> Int64s:
+def _leads(work: Table, calls: Calls) -> Int64s:
     """Time from each call to the first work that it brought to a device, in order of the calls."""
-    place = calls.of(work["correlation_id"].to_numpy())
+    place = calls.of(work["correlation_id"])
     is_known = place >= 0
     begun = np.full(len(calls.start_ns), _NEVER)
-    np.minimum.at(begun, place[is_known], work["start_ns"].to_numpy()[is_known])
+    np.minimum.at(begun, place[is_known], work["start_ns"][is_known])
     used = np.flatnonzero(begun != _NEVER)
     used = used[np.argsort(calls.start_ns[used], kind="stable")]
     leads: Int64s = begun[used] - calls.start_ns[used]

@@ -14,10 +14,17 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.coded import Coded
+from moeprof.columns.grouping import grouped, grouped_columns, pairs_of, places_in
+from moeprof.columns.table import Table, isin, stacked
 from moeprof.hlo.instruction import parse_groups
-from moeprof.ingest.joining.common_clock import LEAST_PAIRS, with_causal_stamps
+from moeprof.ingest.joining.common_clock import (
+    LEAST_PAIRS,
+    are_of,
+    plain_opcode,
+    with_causal_stamps,
+)
 from moeprof.ingest.planes.record import DeviceClock, DeviceClocks, Host, Record, is_made_up
 from moeprof.ingest.xspace.space import Int64s
 
@@ -38,7 +45,7 @@ _SAMPLE = 64
 _KEY = ["module", "op", "run_id", "runs", "call", "calls"]
 
 
-def with_one_device_clock(host: Host, ops: pd.DataFrame, is_alone: bool) -> Host:
+def with_one_device_clock(host: Host, ops: Table, is_alone: bool) -> Host:
     """Lay the devices of `host` on one clock, in place, and note in its record what was found.
 
     `ops` are `HLO_OPS`; `is_alone` says that the run has no other host, so that devices are
@@ -47,9 +54,9 @@ def with_one_device_clock(host: Host, ops: pd.DataFrame, is_alone: bool) -> Host
     if host.platform == "cpu":
         return host
     record = host.record
-    devices = sorted({int(part["device"].iloc[0]) for part in record.work if len(part)})
-    calls = _calls(host, ops, devices, is_alone) if len(devices) > 1 else pd.DataFrame()
-    if not calls.empty:
+    devices = sorted({int(part["device"][0]) for part in record.work if len(part)})
+    calls = _calls(host, ops, devices, is_alone) if len(devices) > 1 else Table({})
+    if calls:
         record.device_clocks = _on_one_clock(record, calls)
     far_ns = _far_ns(record)
     if far_ns:
@@ -59,7 +66,7 @@ def with_one_device_clock(host: Host, ops: pd.DataFrame, is_alone: bool) -> Host
     return host
 
 
-def _on_one_clock(record: Record, calls: pd.DataFrame) -> DeviceClocks:
+def _on_one_clock(record: Record, calls: Table) -> DeviceClocks:
     """Shift the devices onto the clock of one of them."""
     ahead, unsure = _ahead(calls)
     reference, is_sure = next(iter(ahead)), True
@@ -85,7 +92,7 @@ def _far_ns(record: Record) -> int:
     most_ns = max(_QUEUED_NS, int(np.ptp(record.calls.start_ns)))
     far = []
     for part in record.work:
-        some = part.iloc[:: max(len(part) // _SAMPLE, 1)]  # most devices come near at once
+        some = part[:: max(len(part) // _SAMPLE, 1)]  # most devices come near at once
         least = _least_lead_ns(some, record)
         if least is not None and least > most_ns:
             least = _least_lead_ns(part, record)
@@ -93,106 +100,105 @@ def _far_ns(record: Record) -> int:
     return max(far, default=0)
 
 
-def _least_lead_ns(part: pd.DataFrame, record: Record) -> int | None:
+def _least_lead_ns(part: Table, record: Record) -> int | None:
     """Least time from a launch to its work; None where the host has no launch of it."""
-    place = record.calls.of(part["correlation_id"].to_numpy())
+    place = record.calls.of(part["correlation_id"])
     known = place >= 0
     if not known.any():
         return None
-    lead = part["start_ns"].to_numpy()[known] - record.calls.start_ns[place[known]]
+    lead = part["start_ns"][known] - record.calls.start_ns[place[known]]
     return int(lead.min())
 
 
-def _calls(host: Host, ops: pd.DataFrame, devices: list[int], is_alone: bool) -> pd.DataFrame:
-    """Device, `_KEY`, group, start and end of each piece whose end can be compared."""
+def _calls(host: Host, ops: Table, devices: list[int], is_alone: bool) -> Table:
+    """Device, `_KEY`, group, kind, start and end of each piece whose end can be compared."""
     found = _collectives(ops, is_tpu=host.platform == "tpu")
-    labels, record = host.record.labels, host.record
-    is_one = np.zeros(len(labels.texts), dtype=bool)
-    code_of = {text: code for code, text in enumerate(labels.texts)}
-    found = found[found["op"].isin(code_of.keys())]
-    found = found.assign(op=found["op"].map(code_of).astype(np.int64))
-    is_one[found["op"].to_numpy()] = True
-    columns = ["device", "module", "op", "run_id", "start_ns", "end_ns"]
-    parts = [part.loc[is_one[part["op"].to_numpy()], columns] for part in record.work]
-    calls: pd.DataFrame = pd.concat(parts).merge(found, on=["module", "op"])
-    calls = calls.sort_values(["device", "start_ns"], kind="stable", ignore_index=True)
-    if calls.empty:
-        return calls
-    calls["group"] = _groups(calls, host, devices, is_alone)
-    known: pd.DataFrame = calls[calls["group"] >= 0].copy()
-    calls = _with_order(known)
-    own = calls.groupby(["device", "module", "op", "run_id"])
-    return calls.assign(call=own.cumcount(), calls=own["start_ns"].transform("size"))
+    record, texts = host.record, host.record.labels.texts
+    code_of = {text: code for code, text in enumerate(texts)}
+    found = found[isin(found["op"], code_of)]
+    codes = np.array([code_of[op] for op in found["op"].tolist()], np.int64)
+    found = found.assign(op=codes)
+    is_one = np.zeros(len(texts), bool)
+    is_one[codes] = True
+    columns = ("device", "module", "op", "run_id", "start_ns", "end_ns")
+    pieces = stacked([part.select(*columns)[is_one[part["op"]]] for part in record.work])
+    row = places_in(pieces, found, "module", "op")
+    calls = pieces.assign(row=row)[row >= 0].sorted("device", "start_ns")
+    group = _groups(calls, found, host, devices, is_alone)
+    calls = calls.assign(group=group, kind=found["kind"][calls["row"]])[group >= 0]
+    calls = _with_order(calls)
+    own = grouped(calls, "device", "module", "op", "run_id")
+    return calls.assign(call=own.place(), calls=own.size[own.of])
 
 
-def _collectives(ops: pd.DataFrame, *, is_tpu: bool) -> pd.DataFrame:
+def _collectives(ops: Table, *, is_tpu: bool) -> Table:
     """Module, op and groups of those whose ranks leave together; on a TPU a start ends at once."""
-    plain = ops["opcode"].str.replace(r"-(start|done)$", "", regex=True)
-    is_one = plain.isin(_TOGETHER) | ops["async_opcode"].isin(_TOGETHER)
+    is_one = are_of(ops, _TOGETHER)
     if is_tpu:
-        is_one &= ~ops["opcode"].str.endswith("-start")
-    found: pd.DataFrame = ops.loc[is_one, ["module", "op", "replica_groups"]]
-    return found.assign(op=found["op"].astype("object"), kind=plain[is_one])
+        is_one &= ~Coded.of(ops["opcode"]).that(lambda opcode: opcode.endswith("-start"))
+    found = ops.select("module", "op", "replica_groups")[is_one]
+    return found.assign(kind=Coded.of(map(plain_opcode, ops["opcode"][is_one])))
 
 
-def _with_order(calls: pd.DataFrame) -> pd.DataFrame:
+def _with_order(calls: Table) -> Table:
     """Executions that the reader counted on each device get their place among those instead.
 
     ``runs`` is how many there are, 0 where the runtime gave the id: executions are paired by place
     only where two devices have equally many. Where no execution is known, each call of an op counts
     as one: of those that are called as seldom as any, as others may be called several times in one.
     """
-    counted, lacking = is_made_up(calls["run_id"].to_numpy()), calls["run_id"].to_numpy() == -1
-    calls["runs"] = 0
-    if counted.any():
-        own = calls[counted].groupby(["device", "module"])["run_id"]
-        calls.loc[counted, "runs"] = own.transform("nunique")
-        calls.loc[counted, "run_id"] = own.transform(lambda runs: pd.factorize(runs)[0])
-    if lacking.any():
-        by_op = calls[lacking].groupby(["device", "module", "op"])["start_ns"]
-        calls.loc[lacking, "runs"] = by_op.transform("size")
-        calls.loc[lacking, "run_id"] = by_op.cumcount()
-        enough = calls["runs"].where(lacking & calls["runs"].ge(LEAST_PAIRS))
-        seldom = enough.groupby([calls["device"], calls["module"]]).transform("min")
-        is_kept = ~lacking | calls["runs"].eq(seldom).to_numpy()
-        kept: pd.DataFrame = calls[is_kept]
-        return kept
-    return calls
+    run_id, runs = calls["run_id"].copy(), np.zeros(len(calls), np.int64)
+    counted, lacking = np.flatnonzero(is_made_up(run_id)), calls["run_id"] == -1
+    if len(counted):
+        own = grouped(calls[counted], "device", "module")
+        each = grouped_columns([own.of, run_id[counted]], is_sorted=False)
+        of_own = grouped_columns([own.of[each.first]])
+        runs[counted] = of_own.size[own.of]
+        run_id[counted] = of_own.place()[each.of]
+    if not lacking.any():
+        return calls.assign(run_id=run_id, runs=runs)
+    by_op = grouped(calls[lacking], "device", "module", "op")
+    runs[lacking], run_id[lacking] = by_op.size[by_op.of], by_op.place()
+    by_program = grouped(calls, "device", "module")
+    is_enough = lacking & (runs >= LEAST_PAIRS)
+    seldom = by_program.min(np.where(is_enough, runs, np.iinfo(np.int64).max))
+    is_kept = ~lacking | (runs == seldom[by_program.of])
+    found: Table = calls.assign(run_id=run_id, runs=runs)[is_kept]
+    return found
 
 
-def _groups(calls: pd.DataFrame, host: Host, devices: list[int], is_alone: bool) -> Int64s:
-    """Which group of its collective each call is in, -1 where that is not known."""
+def _groups(calls: Table, found: Table, host: Host, devices: list[int], is_alone: bool) -> Int64s:
+    """Which group of its collective, a row of `found`, each call is in, -1 where not known."""
     ids = host.record.ids
     by_order = {device: place for place, device in enumerate(devices)}
     known = {d: ids[d] for d in devices} if all(d in ids for d in devices) else {}
-    found = np.full(len(calls), -1, np.int64)
-    modules, device = calls["module"].to_numpy(), calls["device"].to_numpy()
-    texts = calls["replica_groups"].to_numpy().astype(str)
-    pairs = calls[["module", "replica_groups"]].drop_duplicates()
-    for module, text in pairs.itertuples(index=False):
-        mine = np.flatnonzero((modules == module) & (texts == text))
+    group, device = np.full(len(calls), -1, np.int64), calls["device"]
+    alike = grouped(found, "module", "replica_groups")
+    pairs = found[alike.first].rows("module", "replica_groups")
+    of_call = alike.of[calls["row"]]
+    for at, (module, text) in enumerate(pairs):
+        mine = np.flatnonzero(of_call == at)
         groups = parse_groups(text)
         if len(groups) < 2:  # all devices of the program
-            found[mine] = 0
+            group[mine] = 0
             continue
-        program = host.programs.get(int(module))
+        program = host.programs.get(module)
         assigned = program.head.devices if program is not None else ()
         number = {i: n for n, i in enumerate(assigned)} if assigned and known else {}
         own_ids = known or (by_order if is_alone else {})
         group_of = {member: place for place, own in enumerate(groups) for member in own}
         place_of = {d: group_of.get(number.get(i, i), -1) for d, i in own_ids.items()}
-        found[mine] = [place_of.get(d, -1) for d in device[mine].tolist()]
-    return found
+        group[mine] = [place_of.get(d, -1) for d in device[mine].tolist()]
+    return group
 
 
-def _ahead(calls: pd.DataFrame) -> tuple[dict[int, DeviceClock], tuple[tuple[int, int], ...]]:
+def _ahead(calls: Table) -> tuple[dict[int, DeviceClock], tuple[tuple[int, int], ...]]:
     """Clocks against the first device's, and by how much calls of the others cannot be.
 
     A device without a call in common with the first is compared with one that is aligned.
     """
-    by_device = {
-        device: calls[calls["device"] == device] for device in calls["device"].unique().tolist()
-    }
+    numbers = np.unique(calls["device"]).tolist()
+    by_device = {device: calls[calls["device"] == device] for device in numbers}
     first = next(iter(by_device))
     ahead = {first: DeviceClock(first, 0, 0, 0)}
     unsure: dict[int, int] = {}
@@ -218,19 +224,24 @@ def _ahead(calls: pd.DataFrame) -> tuple[dict[int, DeviceClock], tuple[tuple[int
     return ahead, tuple(unsure.items())
 
 
-def _pairs(one: pd.DataFrame, other: pd.DataFrame, ahead_ns: int) -> pd.DataFrame:
-    """Calls of both devices, those of `one` on the first one's clock."""
-    one = one.assign(start_ns=one["start_ns"] - ahead_ns, end_ns=one["end_ns"] - ahead_ns)
-    return one.merge(other, on=[*_KEY, "group"])
+def _pairs(one: Table, other: Table, ahead_ns: int) -> Table:
+    """Calls of both devices, those of `one` on the first one's clock: its stamps end with _x."""
+    rows, at = pairs_of(one, other, *_KEY, "group")
+    return one[rows].assign(
+        start_ns_x=one["start_ns"][rows] - ahead_ns,
+        end_ns_x=one["end_ns"][rows] - ahead_ns,
+        start_ns_y=other["start_ns"][at],
+        end_ns_y=other["end_ns"][at],
+    )
 
 
-def _judged(device: int, both: pd.DataFrame) -> tuple[DeviceClock | None, int]:
+def _judged(device: int, both: Table) -> tuple[DeviceClock | None, int]:
     """The clock of `device`; None, and by how much its calls cannot be, where no constant fits."""
     names = ("start_ns_x", "end_ns_x", "start_ns_y", "end_ns_y")
-    start, end, other_start, other_end = (both[name].to_numpy() for name in names)
+    start, end, other_start, other_end = (both[name] for name in names)
     apart = other_end - end
     # In which order ranks leave is a habit of the kernel: each kind counts once.
-    ahead_ns = int(np.median(pd.Series(apart).groupby(both["kind_x"].to_numpy(object)).median()))
+    ahead_ns = int(np.median(grouped(both, "kind").median(apart)))
     rest = np.abs(apart - ahead_ns)
     transfer_ns = float(np.median(np.minimum(end - start, other_end - other_start)))
     # by how much one of both left before the other had begun
@@ -249,14 +260,14 @@ def _judged(device: int, both: pd.DataFrame) -> tuple[DeviceClock | None, int]:
     return DeviceClock(device, 0, residual_ns, len(both)), 0
 
 
-def _is_same_execution(both: pd.DataFrame, ahead_ns: int) -> bool:
+def _is_same_execution(both: Table, ahead_ns: int) -> bool:
     """Whether executions paired by their place are one: any other place is farther away.
 
     Devices that share no moment were paired right all the same, as they were recorded together.
     """
     if not both["runs"].any():
         return True
-    begun = np.sort(both.groupby(["module", "run_id"])["start_ns_x"].min().to_numpy())
+    begun = np.sort(grouped(both, "module", "run_id").min(both["start_ns_x"]))
     if len(begun) < 2 or 2 * abs(ahead_ns) < int(np.diff(begun).min()):
         return True
     return abs(ahead_ns) > int(both["end_ns_x"].max() - both["start_ns_x"].min())
@@ -287,7 +298,7 @@ def _soonest_ns(record: Record, ahead: Mapping[int, int]) -> int | None:
     """Least time from a launch to its work on the first device's clock; None without launches."""
     least = []
     for part in record.work:
-        device = int(part["device"].iloc[0]) if len(part) else -1
+        device = int(part["device"][0]) if len(part) else -1
         lead = _least_lead_ns(part, record) if device in ahead else None
         least += [lead - ahead[device]] if lead is not None else []
     return min(least, default=None)
@@ -296,7 +307,7 @@ def _soonest_ns(record: Record, ahead: Mapping[int, int]) -> int | None:
 def _shift(record: Record, by_device: Mapping[int, int]) -> None:
     for frames in (record.work, record.waits):
         for at, part in enumerate(frames):
-            shift = by_device.get(int(part["device"].iloc[0]), 0) if len(part) else 0
+            shift = by_device.get(int(part["device"][0]), 0) if len(part) else 0
             if shift:
                 shifted = {name: part[name] + shift for name in ("start_ns", "end_ns")}
                 frames[at] = part.assign(**shifted)

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Table
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.planes.record import PROGRAM_NAME, NamedPrograms, Record
 from moeprof.ingest.xspace.space import Int64s
@@ -51,7 +52,7 @@ def join_by_name(record: Record, programs: Mapping[int, Program]) -> None:
         frames[:] = [_renamed(part, ids) for part in frames]
 
 
-def _events_by_told(work: Sequence[pd.DataFrame]) -> dict[_Told, int]:
+def _events_by_told(work: Sequence[Table]) -> dict[_Told, int]:
     """How many events tell each id and name, of work that tells names."""
     found: dict[_Told, int] = defaultdict(int)
     for part in filter(_tells_names, work):
@@ -61,18 +62,15 @@ def _events_by_told(work: Sequence[pd.DataFrame]) -> dict[_Told, int]:
     return found
 
 
-def _tells_names(part: pd.DataFrame) -> bool:
-    return bool(part[PROGRAM_NAME].to_numpy().any())
+def _tells_names(part: Table) -> bool:
+    return bool(part[PROGRAM_NAME].any())
 
 
-def _told(part: pd.DataFrame) -> tuple[list[_Told], Int64s]:
+def _told(part: Table) -> tuple[list[_Told], Int64s]:
     """What events tell, each once, and its place for each event."""
-    by_module, modules = pd.factorize(part["module"].to_numpy())
-    name = part[PROGRAM_NAME].to_numpy()
-    span = int(name.max(initial=0)) + 1
-    place, codes = pd.factorize(by_module * span + name)
-    told = [_Told(int(modules[code // span]), code % span) for code in codes.tolist()]
-    return told, place.astype(np.int64)
+    found = grouped(part, "module", PROGRAM_NAME, is_sorted=False)
+    told = part.select("module", PROGRAM_NAME)[found.first]
+    return [_Told(*row) for row in told.rows()], found.of
 
 
 def _new_ids(
@@ -127,10 +125,8 @@ def _ops_of(record: Record, told: _Told) -> set[str]:
     texts = record.labels.texts
     found: set[str] = set()
     for part in record.work:
-        is_its = (part["module"].to_numpy() == told.module) & (
-            part[PROGRAM_NAME].to_numpy() == told.name
-        )
-        found |= {texts[code] for code in np.unique(part["op"].to_numpy()[is_its]).tolist()}
+        is_its = (part["module"] == told.module) & (part[PROGRAM_NAME] == told.name)
+        found |= {texts[code] for code in np.unique(part["op"][is_its]).tolist()}
     return found - {""}
 
 
@@ -142,7 +138,7 @@ def _fresh_ids(record: Record, programs: Mapping[int, Program]) -> Iterator[int]
     """Ids of no program and no work: negative ones, which no runtime counts."""
     taken = set(programs)
     for part in record.work:
-        taken |= set(np.unique(part["module"].to_numpy()).tolist())
+        taken |= set(np.unique(part["module"]).tolist())
     fresh = -2
     while True:
         if fresh not in taken:
@@ -150,12 +146,11 @@ def _fresh_ids(record: Record, programs: Mapping[int, Program]) -> Iterator[int]
         fresh -= 1
 
 
-def _renamed(part: pd.DataFrame, ids: Mapping[_Told, int]) -> pd.DataFrame:
+def _renamed(part: Table, ids: Mapping[_Told, int]) -> Table:
     if PROGRAM_NAME not in part:
         return part
     if ids and _tells_names(part):
         told, place = _told(part)
         new = np.array([ids.get(pair, pair.module) for pair in told], np.int64)
-        part = part.assign(module=new[place] if len(told) else part["module"])
-    del part[PROGRAM_NAME]
-    return part
+        part = part.assign(module=new[place])
+    return part.without(PROGRAM_NAME)

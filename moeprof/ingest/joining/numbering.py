@@ -18,8 +18,8 @@ from itertools import count
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.table import Table
 from moeprof.hlo.instruction import Instruction
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.placing.host_tables import HostTables
@@ -86,7 +86,7 @@ def _with_common_calls(hosts: Sequence[Host]) -> Sequence[Host]:
 def _modules(host: Host) -> set[int]:
     """Ids of the programs that its work is of."""
     parts = [*host.record.work, *host.record.waits]
-    return {module for part in parts for module in part["module"].unique().tolist()} - {-1}
+    return {module for part in parts for module in np.unique(part["module"]).tolist()} - {-1}
 
 
 def _with_what_they_lack(hosts: Sequence[Host]) -> tuple[list[Host], list[str]]:
@@ -169,9 +169,9 @@ def renamed(host: Host, ids: Mapping[int, int]) -> Host:
     return replace(host, record=record, programs=programs)
 
 
-def _new(modules: pd.Series[int], ids: Mapping[int, int]) -> Int64s:
+def _new(modules: Int64s, ids: Mapping[int, int]) -> Int64s:
     """All at once, as two programs may have changed ids."""
-    old, place = np.unique(modules.to_numpy(), return_inverse=True)
+    old, place = np.unique(modules, return_inverse=True)
     return np.array([ids.get(module, module) for module in old.tolist()], np.int64)[place]
 
 
@@ -184,8 +184,8 @@ def _new(modules: pd.Series[int], ids: Mapping[int, int]) -> Int64s:
 
 
 def with_common_numbers(
-    tables: Sequence[HostTables], work: Sequence[pd.DataFrame]
-) -> tuple[list[HostTables], list[pd.DataFrame]]:
+    tables: Sequence[HostTables], work: Sequence[Table]
+) -> tuple[list[HostTables], list[Table]]:
     """`tables` and the work of each host, with steps numbered as on the hosts that know them."""
     numbered = [table for table in tables if table.cut.is_as_in_script]
     if not numbered or len(numbered) == len(tables):
@@ -203,9 +203,7 @@ def numbers_of(tables: Sequence[HostTables]) -> list[int]:
     return sorted({step.step for table in tables for step in table.cut.steps if step.runs})
 
 
-def numbered_as(
-    table: HostTables, work: pd.DataFrame, numbers: Sequence[int]
-) -> tuple[HostTables, pd.DataFrame]:
+def numbered_as(table: HostTables, work: Table, numbers: Sequence[int]) -> tuple[HostTables, Table]:
     """A host without the script's numbers, and its work, under the numbers of the others' steps."""
     own = [step for step in table.cut.steps if step.runs]
     name = table.host.name
@@ -219,7 +217,7 @@ def numbered_as(
         return bare, work.assign(step=-1)
     new_of = {step.step: number for step, number in zip(own, numbers, strict=True)}
     steps = [_numbered(step, new_of) for step in own]
-    old = work["step"].to_numpy()
+    old = work["step"]
     new = np.full(len(work), -1, np.int64)
     for before, after in new_of.items():
         new[old == before] = after

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-import pandas as pd
-
+from moeprof.columns.table import Table
 from moeprof.errors import TraceError
 from moeprof.hlo.instruction import parse_groups
 from moeprof.ingest.planes.record import Host
@@ -37,9 +36,7 @@ Place = tuple[str, int]
 """Host and device."""
 
 
-def ranked(
-    hosts: Sequence[Host], with_work: pd.DataFrame, ops: pd.DataFrame, processes: Processes
-) -> Ranked:
+def ranked(hosts: Sequence[Host], with_work: Table, ops: Table, processes: Processes) -> Ranked:
     """Ranks of all devices.
 
     `with_work` are host, device and module of work without repetition, `ops` are `HLO_OPS` of the
@@ -93,7 +90,7 @@ def _hosts_of(places: Sequence[Place]) -> tuple[str, ...]:
 
 
 def _by_order(
-    needs: Mapping[int, int], ranks: Mapping[Place, int], with_work: pd.DataFrame
+    needs: Mapping[int, int], ranks: Mapping[Place, int], with_work: Table
 ) -> dict[int, tuple[int, ...]]:
     """Ranks of the devices of programs that do not name them: those it ran on, in their order.
 
@@ -101,16 +98,15 @@ def _by_order(
     """
     found = {}
     for module, count in needs.items():
-        mine = with_work[(with_work["module"] == module).to_numpy()]
-        pairs = zip(mine["host"].tolist(), mine["device"].tolist(), strict=True)
+        pairs = with_work[with_work["module"] == module].rows("host", "device")
         own = sorted(ranks[pair] for pair in pairs if pair in ranks)
         found[module] = tuple(own) if len(own) == count else tuple(range(count))
     return found
 
 
-def _places(hosts: Sequence[Host], with_work: pd.DataFrame) -> list[Place]:
+def _places(hosts: Sequence[Host], with_work: Table) -> list[Place]:
     worked: dict[str, set[int]] = {}
-    for name, device in zip(with_work["host"].tolist(), with_work["device"].tolist(), strict=True):
+    for name, device in with_work.rows("host", "device"):
         worked.setdefault(name, set()).add(device)
     return [
         (host.name, device)
@@ -120,16 +116,16 @@ def _places(hosts: Sequence[Host], with_work: pd.DataFrame) -> list[Place]:
 
 
 def _programs(
-    hosts: Sequence[Host], ops: pd.DataFrame
+    hosts: Sequence[Host], ops: Table
 ) -> tuple[dict[int, tuple[int, ...]], dict[int, int]]:
     """Assigned devices of the programs that ran, and how many devices each needs, where told.
 
     By partitions and replicas, or by the members that groups of its collectives name.
     """
     assigned: dict[int, tuple[int, ...]] = {}
-    needs = dict.fromkeys(ops["module"].unique().tolist(), 0)
-    grouped = ops.loc[ops["replica_groups"].ne(""), ["module", "replica_groups"]]
-    for module, text in grouped.drop_duplicates().itertuples(index=False):
+    needs = dict.fromkeys(ops["module"].tolist(), 0)
+    named = ops.select("module", "replica_groups")[ops["replica_groups"] != ""]
+    for module, text in dict.fromkeys(named.rows()):
         members = [member for own in parse_groups(text) for member in own]
         needs[module] = max(needs[module], max(members, default=-1) + 1)
     seen: set[int] = set()
@@ -205,15 +201,14 @@ def _of_those_that_lack(
 
 
 def _believed(
-    assigned: Mapping[int, tuple[int, ...]], ids: Mapping[Place, int], with_work: pd.DataFrame
+    assigned: Mapping[int, tuple[int, ...]], ids: Mapping[Place, int], with_work: Table
 ) -> dict[int, tuple[int, ...]]:
     """Assignments without those of programs that ran elsewhere, as a cached program may."""
     ran: dict[int, set[int]] = {}
-    rows = with_work[["host", "device", "module"]].itertuples(index=False)
-    for host, device, module in rows:
-        identity = ids.get((str(host), int(device)))
+    for host, device, module in with_work.rows("host", "device", "module"):
+        identity = ids.get((host, device))
         if identity is not None:
-            ran.setdefault(int(module), set()).add(identity)
+            ran.setdefault(module, set()).add(identity)
     return {m: own for m, own in assigned.items() if ran.get(m, set()) <= set(own)}
 
 
@@ -262,15 +257,13 @@ def _regular(
     return found
 
 
-def _frame(
-    hosts: Sequence[Host], places: Sequence[Place], ranks: Mapping[Place, int]
-) -> pd.DataFrame:
+def _frame(hosts: Sequence[Host], places: Sequence[Place], ranks: Mapping[Place, int]) -> Table:
     """`DEVICES`, by rank; those without one behind, with numbers of their own that end with -2."""
     models = {host.name: host.models for host in hosts}
     unknown = [place for place in places if place not in ranks]
     numbers = {**ranks, **{place: at - len(unknown) - 1 for at, place in enumerate(unknown)}}
     order = [*sorted(ranks, key=lambda place: ranks[place]), *unknown]
-    return DEVICES.frame(
+    return DEVICES.table(
         [
             {"host": h, "device": d, "rank": numbers[h, d], "model": models[h].get(d, "")}
             for h, d in order

@@ -101,14 +101,11 @@ def host_tables(
     """
     ops = Table.of(ops)
     record = near_the_work(host.record)
-    record.work = [Table.of(p).pandas() for p in record.work]  # bridge
-    record.waits = [Table.of(p).pandas() for p in record.waits]  # bridge
     host = replace(host, record=record)
     ordered = _in_order(record.take_work())
-    ordered = ordered.pandas()  # type: ignore[assignment]  # bridge
     once, repeats = without_repeats(ordered, _single_launches(record))
     record.drop(REPEATED, repeats)
-    work, not_serial = repaired(Table.of(once), record.labels)
+    work, not_serial = repaired(once, record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, programs, record.labels)
     work, endless = endless_pieces(work, ops["opcode"], record.labels, not_serial)
     work, notes = with_recurring_runs(work, ops, host.programs)
@@ -152,10 +149,8 @@ def host_tables(
         work = work[~is_out]
         known = known[~_is_of(known["device"], lost.excluded)]
     said = (*notes, *unclear)
-    known = known.pandas()  # type: ignore[assignment]  # bridge
     tables = HostTables(host, known, cut, step_of, stray_ns, not_serial, said, lost, silent)
     lacking = unlaunched(record.calls, work, work["step"])
-    work = work.pandas()  # type: ignore[assignment]  # bridge
     return replace(tables, endless=endless, unlaunched=lacking, pieces=pieces), work
 
 

@@ -36,8 +36,6 @@ def drop_impossible(plane: PlaneHead, columns: EventColumns, keep: Flags, record
 
 def near_the_work(record: Record) -> Record:
     """`record` without work, waits, markers and launches far from where its work is."""
-    record = replace(record, work=[Table.of(part) for part in record.work])  # bridge
-    record = replace(record, waits=[Table.of(part) for part in record.waits])  # bridge
     bounds = _bounds_ns(record.work)
     if bounds is None:
         return record
@@ -98,7 +96,6 @@ def without_repeats(work: Table, launched: Int64s) -> tuple[Table, int]:
     ``launched`` are the correlation ids of launches of single kernels, as the host recorded them.
     Of equal pieces the first stays. Pieces without length stay: many may share a stamp.
     """
-    work = Table.of(work)  # bridge
     is_again = _alike(work) | _of_one_launch(work, launched)
     if not is_again.any():
         return work, 0

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
-
+from moeprof.columns.table import Table
 from moeprof.errors import TraceError
 from moeprof.ingest.sources.run_record import place_of, read_meta
 from moeprof.ingest.xspace.space import number_in
@@ -170,7 +169,7 @@ class Ranked:
     ``is_assigned`` says of any; a rank that no file has is among them.
     """
 
-    devices: pd.DataFrame
+    devices: Table
     told_by: str = ""
     conflict: str = ""
     differs: str = ""

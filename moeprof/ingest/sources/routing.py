@@ -6,17 +6,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet
+import numpy as np
 
+from moeprof.columns.grouping import distinct_values, grouped, grouped_columns
+from moeprof.columns.table import Table, stacked
 from moeprof.errors import TableError, TraceError
 from moeprof.ingest.sources.beside import RECORD, Beside, named_recording
 from moeprof.ingest.xspace.open_space import unreadable
 from moeprof.ingest.xspace.space import number_in
 from moeprof.tables.routing import PARTS_KEY, RECEIVED, RECORDING_KEY, ROUTING
 from moeprof.tables.schema import Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MOST_NAMED = 3
 _NUMBERED = re.compile(r"p(\d+)\.parquet$")
@@ -32,8 +36,8 @@ class Routing:
     process of the record.
     """
 
-    routing: pd.DataFrame = field(default_factory=ROUTING.frame)
-    received: pd.DataFrame = field(default_factory=RECEIVED.frame)
+    routing: Table = field(default_factory=ROUTING.table)
+    received: Table = field(default_factory=RECEIVED.table)
     faults: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     has_tables: bool = False
@@ -79,8 +83,8 @@ def routing_of_runs(besides: Mapping[Path | None, Beside]) -> Routing:
     if len(found) == 1:
         return found[0]
     return Routing(
-        ROUTING.check(pd.concat([one.routing for one in found], ignore_index=True)),
-        RECEIVED.check(pd.concat([one.received for one in found], ignore_index=True)),
+        stacked([one.routing for one in found]),
+        stacked([one.received for one in found]),
         faults=tuple(fault for one in found for fault in one.faults),
         unread=tuple(line for one in found for line in one.unread),
         has_tables=any(one.has_tables for one in found),
@@ -94,11 +98,11 @@ def of_recorded_steps(found: Routing, steps: Sequence[int]) -> Routing:
 
     Where its id says that it is of the run it stays, as it is of the same experts.
     """
-    frames = {"routing": found.routing, "rows received": found.received}
+    tables = {"routing": found.routing, "rows received": found.received}
     apart = {
-        name: named_numbers(frame["step"])
-        for name, frame in frames.items()
-        if len(frame) and len(steps) and not frame["step"].isin(steps).any()
+        name: named_numbers(table["step"])
+        for name, table in tables.items()
+        if len(table) and len(steps) and not np.isin(table["step"], steps).any()
     }
     if not apart:
         return found
@@ -113,8 +117,8 @@ def of_recorded_steps(found: Routing, steps: Sequence[int]) -> Routing:
         return found
     return replace(
         found,
-        routing=ROUTING.frame() if "routing" in apart else found.routing,
-        received=RECEIVED.frame() if "rows received" in apart else found.received,
+        routing=ROUTING.table() if "routing" in apart else found.routing,
+        received=RECEIVED.table() if "rows received" in apart else found.received,
     )
 
 
@@ -170,8 +174,11 @@ def _recording(file: Path) -> str | None:
 
 def _told(file: Path, key: bytes) -> str | None:
     """What a table says of itself; None where it is damaged."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
     try:
-        told = pyarrow.parquet.read_schema(file).metadata or {}
+        told = parquet.read_schema(file).metadata or {}
     except (OSError, ValueError, pa.ArrowException):
         return None
     return bytes(told.get(key, b"")).decode("utf-8", "replace")
@@ -193,45 +200,50 @@ def _missing_parts(files: list[Path]) -> list[str]:
     ]
 
 
-def _counted(frame: pd.DataFrame, name: str, value: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
+def _counted(table: Table, name: str, value: str) -> tuple[Table, tuple[str, ...]]:
     """Without layers and steps in which nothing was counted, and which these are.
 
     A router sends every token somewhere: zeros alone were written before anything was counted.
     """
-    sums = frame.groupby(["step", "layer"])[value].sum()
-    if not sums.eq(0).any():
-        return frame, ()
-    layers = sums.groupby("layer").max().loc[lambda most: most == 0].index
-    rest = sums[~sums.index.get_level_values("layer").isin(layers)]
-    steps = rest[rest == 0].index.get_level_values("step").unique()
+    pairs = grouped(table, "step", "layer")
+    sums = pairs.sum(table[value])
+    if (sums != 0).all():
+        return table, ()
+    step, layer = table["step"][pairs.first], table["layer"][pairs.first]
+    of_layer = grouped_columns([layer])
+    layers = layer[of_layer.first][of_layer.max(sums) == 0]
+    steps = distinct_values(step[(sums == 0) & ~np.isin(layer, layers)])
     told = []
     if len(layers):
         told.append(f"{name}: zeros alone in layer(s) {named_numbers(layers)} of every step")
     if len(steps):
         told.append(f"{name}: zeros alone in a layer of step(s) {named_numbers(steps)}")
-    kept = frame[~frame["layer"].isin(layers) & ~frame["step"].isin(steps)]
-    return kept.reset_index(drop=True), tuple(
-        f"{each}, so nothing was counted there: left out" for each in told
-    )
+    kept = table[~np.isin(table["layer"], layers) & ~np.isin(table["step"], steps)]
+    return kept, tuple(f"{each}, so nothing was counted there: left out" for each in told)
 
 
-def _read(files: list[Path], schema: Schema) -> pd.DataFrame:
-    frames = [_one(file, schema) for file in files]
-    if not frames:
-        return schema.frame()
-    rows = pd.concat(frames, ignore_index=True)
-    return schema.check(_summed(rows, len(files)) if _parts(files[0]) else rows)
+def _read(files: list[Path], schema: Schema) -> Table:
+    if not files:
+        return schema.table()
+    rows = stacked([_one(file, schema) for file in files])
+    return _summed(rows, len(files)) if _parts(files[0]) else rows
 
 
-def _summed(rows: pd.DataFrame, parts: int) -> pd.DataFrame:
+def _summed(rows: Table, parts: int) -> Table:
     """Parts of the same batches added up; steps that not every process counted are left out."""
-    *keys, counts = rows.columns
-    found = rows.groupby(keys, as_index=False)[counts].agg(["sum", "count"])
-    whole = found.groupby("step")["count"].transform("min") == parts
-    return found[whole].rename(columns={"sum": counts})[[*keys, counts]].reset_index(drop=True)
+    *keys, counts = rows
+    batches = grouped(rows, *keys)
+    found = rows[batches.first].assign(**{counts: batches.sum(rows[counts])})
+    steps = grouped(found, "step")
+    is_whole = steps.min(batches.size) == parts
+    kept: Table = found[is_whole[steps.of]]
+    return kept
 
 
-def _one(file: Path, schema: Schema) -> pd.DataFrame:
+def _one(file: Path, schema: Schema) -> Table:
+    import pandas as pd
+    import pyarrow as pa
+
     try:
         table = pd.read_parquet(file)
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -246,7 +258,7 @@ def _one(file: Path, schema: Schema) -> pd.DataFrame:
             f"{file}: expected numbers from 0 in column '{negative[0]}', found "
             f"{counts[negative[0]].min()}; remove it"
         )
-    return counts
+    return Table.of(counts)
 
 
 def _as_int64(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
@@ -257,7 +269,9 @@ def _as_int64(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
 
 
 def _are_whole(values: pd.Series) -> bool:
-    if values.isna().any() or not pd.api.types.is_numeric_dtype(values):
+    from pandas.api.types import is_numeric_dtype
+
+    if values.isna().any() or not is_numeric_dtype(values):
         return False
     numbers = values.to_numpy()
     return bool(values.dtype != "bool" and (numbers == numbers.round()).all())

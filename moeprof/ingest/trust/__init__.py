@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import pandas as pd
-
+from moeprof.columns.grouping import grouped, unique_rows
+from moeprof.columns.table import Table
 from moeprof.ingest.trust import (
     across_hosts,
     joined_work,
@@ -55,20 +55,21 @@ CHECKS = (
 _WORSE = ("unchecked", "ok", "warn", "fail")
 
 
-def tally_of(events: pd.DataFrame, programs: Collection[int]) -> Tally:
+def tally_of(events: Table, programs: Collection[int]) -> Tally:
     """What is counted of device work, rows of `EVENTS`; `programs` are those that are there."""
-    by_host = events.groupby("host", observed=True)
-    places = events[["host", "device"]].drop_duplicates()
-    has_ops = (events["instruction"] >= 0).groupby(events["host"], observed=True).any()
+    by_host = grouped(events, "host")
+    hosts = events["host"][by_host.first].tolist()
+    modules: dict[str, set[int]] = {host: set() for host in hosts}
+    for host, module in unique_rows(events.select("host", "module")).rows():
+        modules[host].add(module)
+    places = unique_rows(events.select("host", "device"))
+    has_ops = by_host.any(events["instruction"] >= 0).tolist()
     worst, are_within = lost_work.worst_stream(events)
     return Tally(
         pieces=len(events),
-        places=frozenset(zip(places["host"].astype("str"), places["device"].tolist(), strict=True)),
-        modules={
-            str(host): frozenset(modules.tolist()) - {-1}
-            for host, modules in by_host["module"].unique().items()
-        },
-        has_ops={str(host): bool(known) for host, known in has_ops.items()},
+        places=frozenset(places.rows()),
+        modules={host: frozenset(ran - {-1}) for host, ran in modules.items()},
+        has_ops=dict(zip(hosts, has_ops, strict=True)),
         sums=placed_work.sums_of(work_of(events), programs),
         worst=worst,
         are_within=are_within,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from moeprof.columns.grouping import grouped
 from moeprof.ingest.planes.record import NO_DEVICE_CLOCKS, DeviceClock
 from moeprof.ingest.sources.processes import Ranked
 from moeprof.ingest.trust.evidence import Evidence
@@ -17,10 +18,10 @@ _MOST_NAMED = 4
 def ranks(evidence: Evidence) -> Law:
     """Whether the rank of each device is known, and from where."""
     found = evidence.ranked
-    if found is None or found.devices.empty:
+    if found is None or not found.devices:
         return Law("ranks", "unchecked", "no device in the profile")
     devices = len(found.devices)
-    known = int(found.devices["rank"].ge(0).sum())
+    known = int((found.devices["rank"] >= 0).sum())
     if found.conflict:
         told = f"{found.conflict}: no rank is known; devices are told apart by host and ordinal"
         return Law("ranks", "fail", told, (Need.EVERY_DEVICE,), devices, 0, "devices")
@@ -48,7 +49,7 @@ def ranks(evidence: Evidence) -> Law:
 
 def _are_grouped(evidence: Evidence, devices: int) -> bool:
     """Whether a collective is in groups of some devices: who waits for whom is not known then."""
-    texts = evidence.hlo_ops["replica_groups"].unique().tolist()
+    texts = dict.fromkeys(evidence.hlo_ops["replica_groups"].tolist())
     return any(text.count("{") > 2 or 0 < text.count(",") + 1 < devices for text in texts if text)
 
 
@@ -59,7 +60,7 @@ def processes(evidence: Evidence) -> Law:
     if told.missing:
         read = f"expected {told.expected} processes, found {len(evidence.hosts)}"
     found = evidence.ranked
-    if found is not None and found.missing and not found.devices.empty:
+    if found is not None and found.missing and found.devices:
         return _devices_missing(evidence, found, read)
     if told.missing:
         which = ", ".join(told.missing)
@@ -101,17 +102,19 @@ def _devices_missing(evidence: Evidence, found: Ranked, read: str) -> Law:
 def _missing(found: Ranked) -> str:
     """The missing devices, with their process and neighbours where all hosts have as many."""
     table = found.devices
-    sizes = table.groupby("host")["rank"].agg(["size", "min", "max"])
-    each = int(sizes["size"].iloc[0])
-    is_regular = (sizes["size"] == each).all() and (sizes["min"] % each == 0).all()
-    is_regular &= (sizes["max"] - sizes["min"] == each - 1).all()
+    by_host = grouped(table, "host")
+    first, last = by_host.min(table["rank"]), by_host.max(table["rank"])
+    each = int(by_host.size[0])
+    is_regular = (by_host.size == each).all() and (first % each == 0).all()
+    is_regular &= (last - first == each - 1).all()
     devices = _devices(found.missing)
     if not is_regular or found.expected % each:
         return devices
     numbers = sorted({rank // each for rank in found.missing})
     if len(found.missing) != each * len(numbers):
         return devices
-    hosts = {int(first) // each: str(host) for host, first in sizes["min"].items()}
+    names = table["host"][by_host.first].tolist()
+    hosts = dict(zip((first // each).tolist(), names, strict=True))
     named = "process" if len(numbers) == 1 else "processes"
     where = ""
     if len(numbers) == 1 and {numbers[0] - 1, numbers[0] + 1} <= hosts.keys():

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
-import pandas as pd
-
+from moeprof.columns.table import Table
 from moeprof.ingest.placing.executions import NONE_UNLAUNCHED, Unlaunched
 from moeprof.ingest.placing.lost_launches import LostLaunches
 from moeprof.ingest.placing.lost_pieces import NOTHING_MISSED, LostPieces
@@ -141,9 +140,9 @@ class Evidence:
     """
 
     tally: Tally
-    hlo_ops: pd.DataFrame
+    hlo_ops: Table
     programs: int
-    steps: pd.DataFrame
+    steps: Table
     dropped: Counter[str]
     damage: Sequence[str]
     messages: Sequence[str]

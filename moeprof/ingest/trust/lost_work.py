@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import grouped, grouped_columns
+from moeprof.columns.table import Table
 from moeprof.ingest.placing.lost_launches import UNKNOWN, DeviceCalls
 from moeprof.ingest.placing.lost_pieces import FEW
 from moeprof.ingest.placing.too_long import SERIAL_KINDS
@@ -80,11 +81,11 @@ def _told(evidence: Evidence, losses: HostLosses, own: DeviceCalls, total: int) 
 
 def _which_steps(evidence: Evidence, own: DeviceCalls) -> str:
     numbers = evidence.steps["step"]
-    if own.is_silent or own.first_step == -1 or numbers.empty:
+    if own.is_silent or own.first_step == -1 or not len(numbers):
         return ""
     if own.first_step == own.last_step:
         return f", in step {own.first_step}"
-    if own.last_step == int(numbers.iloc[-1]) and own.first_step != int(numbers.iloc[0]):
+    if own.last_step == int(numbers[-1]) and own.first_step != int(numbers[0]):
         return f", all from step {own.first_step} on"
     return f", in steps {own.first_step} to {own.last_step}"
 
@@ -215,40 +216,35 @@ def stream_time(evidence: Evidence) -> Law:
     )
 
 
-def worst_stream(events: pd.DataFrame) -> tuple[Stream | None, bool]:
+_OF_STREAMS = (
+    *("line", "host", "device", "step", "start_ns", "duration_ns"),
+    *("correlation_id", "graph_node", "name"),
+)
+
+
+def worst_stream(events: Table) -> tuple[Stream | None, bool]:
     """The stream in a step of which the largest part counts twice; whether all of them may be."""
-    events = events[events["kind"].isin(SERIAL_KINDS)]
-    if events.empty:
+    events = events.select(*_OF_STREAMS)[events["kind"].isin(SERIAL_KINDS)]
+    if not events:
         return None, True
-    place = _places(events)
+    place = grouped(events, "line", "host", "device", "step", is_sorted=False).of
     covered, twice = _covered_and_twice(events, place)
     worst = int(np.argmax(twice / np.maximum(covered, 1)))
-    row = events.iloc[int(np.flatnonzero(place == worst)[0])]
-    where = (str(row["line"]), str(row["host"]), int(row["device"]), int(row["step"]))
+    first = slice(at := int(np.flatnonzero(place == worst)[0]), at + 1)
+    where = next(events[first].rows("line", "host", "device", "step"))
     stream = Stream(int(covered[worst]), float(twice[worst]), *where)
     return stream, bool((twice <= _MOST_OVERLAP * covered).all())
 
 
-def _places(events: pd.DataFrame) -> np.ndarray:
-    """Number of the stream and step of each event."""
-    line = events["line"].cat.codes.to_numpy(np.int64)
-    stream = pd.factorize(line + (int(line.max()) + 1) * events["device"].to_numpy())[0]
-    hosts = events["host"].cat.codes.to_numpy(np.int64)
-    stream = pd.factorize(stream + (int(stream.max()) + 1) * hosts)[0]
-    step = pd.factorize(events["step"].to_numpy())[0]
-    place: np.ndarray = pd.factorize(stream + (int(stream.max()) + 1) * step)[0]
-    return place.astype(np.int64)
-
-
-def _covered_and_twice(events: pd.DataFrame, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _covered_and_twice(events: Table, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """By place, in ns: the time that work covers, and how much of it counts more than once.
 
     Stretches are of pieces of one launch, one behind the other: ids may be used again.
     """
     count = int(place.max()) + 1
-    order = np.lexsort((events["start_ns"].to_numpy(), place))
-    of, start = place[order], events["start_ns"].to_numpy()[order]
-    end = start + events["duration_ns"].to_numpy()[order]
+    order = np.lexsort((events["start_ns"], place))
+    of, start = place[order], events["start_ns"][order]
+    end = start + events["duration_ns"][order]
     is_in = _overlaps(of, start, end) > 0
     if not is_in.any():
         return np.bincount(of, end - start, count), np.zeros(count)
@@ -258,15 +254,14 @@ def _covered_and_twice(events: pd.DataFrame, place: np.ndarray) -> tuple[np.ndar
     twice = np.bincount(of[begins], _overlaps(of[begins], first, last), count)
     covered = np.bincount(of[begins], last - first, count) - twice
     own = np.flatnonzero(np.isin(launch, launch[is_in]))
-    graph_node = events["graph_node"].to_numpy()[order][own]
-    names = events["name"].cat.codes.to_numpy(np.int64)[order][own]
+    graph_node = events["graph_node"][order[own]]
+    names = events["name"].codes[order[own]].astype(np.int64)
     same = _same_again(of[own], launch[own], graph_node, names)
     by_same = np.argsort(same, kind="stable")  # in each, still by start
     own, same = own[by_same], same[by_same]
     beside = _overlaps(same, start[own], end[own])
-    may_be_another = (events["graph_node"].to_numpy()[order][own] < 0) & (
-        beside <= _MOST_OF_IT * (end - start)[own]
-    )
+    has_no_node = events["graph_node"][order[own]] < 0
+    may_be_another = has_no_node & (beside <= _MOST_OF_IT * (end - start)[own])
     beside[(same < 0) | may_be_another] = 0
     return covered, twice + np.bincount(of[own], beside, count)
 
@@ -279,12 +274,10 @@ def _same_again(
     Without nodes, kernels in a launch of several names are nodes of a graph: those of one name
     need not be the same.
     """
-    own = pd.DataFrame({"place": place, "launch": launch, "node": node, "name": name})
-    names = own.groupby(["place", "launch"], sort=False)["name"].transform("nunique")
-    own["name"] = np.where(node >= 0, -1, name)
-    same = own.groupby(list(own), sort=False).ngroup().to_numpy(np.int64)
-    numbers: np.ndarray = np.where((node >= 0) | (names.to_numpy() == 1), same, -1)
-    return numbers
+    launches = grouped_columns([place, launch])
+    has_one_name = (launches.distinct(name) == 1)[launches.of]
+    same = grouped_columns([place, launch, node, np.where(node >= 0, -1, name)]).of
+    return np.where((node >= 0) | has_one_name, same, -1)
 
 
 def _overlaps(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -300,8 +293,8 @@ def _overlaps(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarr
     return beside
 
 
-def _launch_numbers(events: pd.DataFrame) -> np.ndarray:
-    ids = events["correlation_id"].to_numpy()
+def _launch_numbers(events: Table) -> np.ndarray:
+    ids = events["correlation_id"]
     return np.where(ids >= 0, ids, -1 - np.arange(len(ids)))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.grouping import grouped_columns
+from moeprof.columns.table import Table, isin
 from moeprof.ingest.planes.left_out import FAR_AWAY, IMPOSSIBLE, REPEATED
 from moeprof.ingest.trust.evidence import Evidence, Sums
 from moeprof.ingest.xspace.space import Flags
@@ -47,23 +48,24 @@ def resolved(evidence: Evidence) -> Law:
     return Law("resolved", "ok" if is_good else "warn", detail)
 
 
-def sums_of(events: pd.DataFrame, programs: Collection[int]) -> Sums:
+def sums_of(events: Table, programs: Collection[int]) -> Sums:
     """What is counted of work; `programs` are those that are there."""
-    in_buffer = _label_is(events["op"], lambda op: op.startswith("command_buffer"))
-    is_named = _label_is(events["op"], bool) & ~in_buffer
-    found = (events["instruction"].to_numpy() >= 0) | is_named
-    by_order = found & _label_is(events["evidence"], lambda how: how == "graph")
-    unsure = by_order & (events["confidence"].to_numpy() < LOW_CONFIDENCE)
+    op = events["op"]
+    in_buffer = op.that(lambda name: name.startswith("command_buffer"))
+    is_named = (op != "") & ~in_buffer
+    found = (events["instruction"] >= 0) | is_named
+    by_order = found & (events["evidence"] == "graph")
+    unsure = by_order & (events["confidence"] < LOW_CONFIDENCE)
     hidden = ~found & (in_buffer | _shares_its_launch(events, found))
     modules = events["module"]
-    is_missing = (modules.ne(-1) & ~modules.isin(programs)).to_numpy()
-    is_kernel = _label_is(events["kind"], lambda kind: kind == "kernel")
-    recorded, lasts = events["recorded_ns"].to_numpy(), events["duration_ns"].to_numpy()
-    self_ns = events["self_ns"].to_numpy()
+    is_missing = (modules != -1) & ~isin(modules, programs)
+    is_kernel = events["kind"] == "kernel"
+    recorded, lasts = events["recorded_ns"], events["duration_ns"]
+    self_ns = events["self_ns"]
     return Sums(
         work=len(events),
         self_ns=int(self_ns.sum()),
-        in_steps_ns=int(self_ns[events["step"].to_numpy() != -1].sum()),
+        in_steps_ns=int(self_ns[events["step"] != -1].sum()),
         without_program_ns=int(self_ns[is_missing].sum()),
         found=int(found.sum()),
         found_ns=int(self_ns[found].sum()),
@@ -81,19 +83,16 @@ def sums_of(events: pd.DataFrame, programs: Collection[int]) -> Sums:
     )
 
 
-def _label_is(labels: pd.Series, test: Callable[[str], bool]) -> Flags:
-    """Whether each label passes; the test is made once for each different one."""
-    passes = np.array([test(str(label)) for label in labels.cat.categories], dtype=bool)
-    flags: Flags = passes[labels.cat.codes.to_numpy()] if len(passes) else np.zeros(0, bool)
-    return flags
-
-
-def _shares_its_launch(events: pd.DataFrame, found: Flags) -> Flags:
-    """Whether other work of the device has the same launch: a GPU graph's."""
-    if found.all():
-        return np.zeros(len(events), bool)
-    is_twin = events.duplicated(["host", "device", "correlation_id"], keep=False).to_numpy()
-    flags: Flags = is_twin & (events["correlation_id"].to_numpy() >= 0)
+def _shares_its_launch(events: Table, found: Flags) -> Flags:
+    """Whether work that is not found has the launch of other work of the device: a GPU graph's."""
+    ids = events["correlation_id"]
+    flags: Flags = ~found & (ids >= 0)
+    if flags.any():
+        places = np.flatnonzero(np.isin(ids, ids[flags]))
+        alike = grouped_columns(
+            [events[name][places] for name in ("host", "device", "correlation_id")]
+        )
+        flags[places] &= (alike.size > 1)[alike.of]
     return flags
 
 
@@ -186,17 +185,18 @@ def step_order(evidence: Evidence) -> Law:
     Where all of them run into the next one, as stages of a pipeline may, that is the program; where
     one alone does, or one begins before an earlier one, the profile is wrong.
     """
-    used = evidence.steps[evidence.steps["used"]].sort_values("step")
-    next_ns = used["start_ns"].diff().shift(-1)
-    overlaps = used["duration_ns"] > MOST_INTERVALS * next_ns
-    is_odd = used["duration_ns"] > MOST_INTERVALS * used["duration_ns"].median()
+    used = evidence.steps[evidence.steps["used"]].sorted("step")
+    lasts_ns = used["duration_ns"]
+    next_ns = np.append(np.diff(used["start_ns"]), np.nan)[: len(used)]
+    overlaps = lasts_ns > MOST_INTERVALS * next_ns
+    is_odd = lasts_ns > MOST_INTERVALS * np.median(lasts_ns) if len(used) else overlaps
     is_wrong = (next_ns <= 0) | (overlaps & is_odd)
     if not (is_wrong | overlaps).any():
         return Law("step_order", "ok", "each step begins behind the one before")
     place = int(np.flatnonzero(is_wrong if is_wrong.any() else overlaps)[0])
-    first, later_ns = used.iloc[place], int(next_ns.iloc[place])
+    later_ns = int(next_ns[place])
     lasts = (
-        f"step {first['step']} lasts {format_ns(int(first['duration_ns']))}, and the next begins "
+        f"step {used['step'][place]} lasts {format_ns(int(lasts_ns[place]))}, and the next begins "
         f"{format_ns(abs(later_ns))} {'before' if later_ns < 0 else 'after'} it"
     )
     if not is_wrong.any():

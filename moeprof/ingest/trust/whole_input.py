@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from moeprof.ingest.planes.record import MergedProcesses
 from moeprof.ingest.sources.beside import RECORD
 from moeprof.ingest.sources.sessions import NEAR_S
@@ -114,7 +116,7 @@ _MUCH_WITHOUT = 0.05
 
 def programs(evidence: Evidence) -> Law:
     """Whether each host's profile has the programs that its work is of."""
-    ran = evidence.hlo_ops["module"].nunique()
+    ran = len(np.unique(evidence.hlo_ops["module"]))
     found = f"{evidence.programs} compiled program(s) in the profile"
     if ran and (without := _hosts_without_program(evidence)):
         names = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
