@@ -186,6 +186,7 @@ def window_sums(trace: Trace) -> WindowSums:
 
 def is_guess(events: pd.DataFrame) -> pd.Series:
     """Whether the op of each piece is named, but not for sure."""
+    events = events if isinstance(events, pd.DataFrame) else events.pandas()  # bridge
     return (events["op"] != "") & events["confidence"].between(0, LOW_CONFIDENCE, "neither")
 
 
@@ -206,6 +207,7 @@ def is_of_graph(events: pd.DataFrame) -> pd.Series:
 
 def sure_rows(events: pd.DataFrame) -> np.ndarray:
     """The row of `HLO_OPS` of each piece, int64; -1 where it has none or a guessed one."""
+    events = events if isinstance(events, pd.DataFrame) else events.pandas()  # bridge
     rows: np.ndarray = np.where(is_guess(events), -1, events["instruction"].to_numpy())
     return rows
 

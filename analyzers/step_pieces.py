@@ -129,8 +129,9 @@ def _waits(trace: Trace, pieces: pd.DataFrame) -> Int64s:
     """Of each piece the part that lies in its call's wait for the last of its group."""
     found = np.full(len(pieces), UNKNOWN, np.int64)
     calls = calls_of(trace)
-    made = calls.table.assign(wait_ns=waits_in_steps(trace)["wait_ns"])
-    site = calls.site_of.reindex(pieces["row"], fill_value=UNKNOWN).to_numpy()
+    made = calls.table.assign(wait_ns=waits_in_steps(trace)["wait_ns"]).pandas()
+    site_of = calls.site_of.pandas().set_index("row")["site"]
+    site = site_of.reindex(pieces["row"], fill_value=UNKNOWN).to_numpy()
     if made.empty or not (site >= 0).any():
         return found
     ranks = device_steps(trace).spans["rank"].to_numpy()[pieces["segment"]]

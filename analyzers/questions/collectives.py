@@ -8,7 +8,7 @@ inside the same op, and their time is no measure of the link. Bandwidths are tak
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,7 @@ from moeprof.answers.bars import (
 from moeprof.answers.document import Document, headline, rows
 from moeprof.answers.story import basis
 from moeprof.answers.values import number, written
+from moeprof.columns.table import Table
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.once import once
@@ -116,7 +117,7 @@ def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis
     links = links_of(trace, calls.sites, link_bytes_per_s)
     table = with_flags(table, links, has_links=trace.meta.platform != "cpu")
     table = table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
-    said = notes(trace, calls, waits, table) + view.notes
+    said = notes(trace, calls, waits, Table.of(table)) + view.notes
     schema = view.stated(SCHEMA)
     headline = _headline(table)
     if table.empty:
@@ -124,17 +125,15 @@ def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis
     return Analysis("collectives", ASKS, headline, schema, schema.check(table), said)
 
 
-def _table(calls: Calls, waits: pd.DataFrame, view: Window, trace: Trace) -> pd.DataFrame:
+def _table(calls: Calls, waits: Table, view: Window, trace: Trace) -> pd.DataFrame:
     sites = pd.DataFrame([_described(site) for site in calls.sites], columns=[*_KNOWN, "factor"])
-    by_site = waits.groupby("site")
+    moved = waits.assign(moved_ns=moved_ns(waits, calls.sites, trace.meta))
+    by_site = moved.pandas().groupby("site")
     sites["per_step_ns"] = by_site["busy_ns"].sum() / view.shares
     sites["wait_ns"] = by_site["wait_ns"].sum(min_count=1) / view.shares
-    sites["moved_ns"] = (
-        moved_ns(waits, calls.sites, trace.meta).groupby(waits["site"]).sum(min_count=1)
-        / view.shares
-    )
+    sites["moved_ns"] = by_site["moved_ns"].sum(min_count=1) / view.shares
     sites["calls"] = by_site.size() / view.shares
-    known = transfers_of(waits, calls.sites, trace.meta)
+    known = transfers_of(waits, calls.sites, trace.meta).pandas()
     sites["transfer_ns"] = known.groupby("site")["transfer_ns"].median()
     sites = sites[sites["calls"].notna()].astype(dict.fromkeys(_FLOATS, "float64"))
     sites["algorithm_gb_per_s"] = gb_per_s(sites["bytes"], sites["transfer_ns"])
@@ -157,13 +156,13 @@ def _described(site: Site) -> tuple[object, ...]:
     return (site.module, site.op, site.opcode, site.group_size, groups, *sizes, factor)
 
 
-def _axes(sites: pd.DataFrame, kinds: pd.Series) -> pd.Series:
+def _axes(sites: pd.DataFrame, kinds: Sequence[str]) -> pd.Series:
     """What the collectives with the same groups carry: tokens (EP), weights (FSDP), gradients.
 
     The axis that this speaks for, where no mesh names it.
     """
     carried = pd.Series("", index=sites.index, dtype="str")
-    mine = sites["site"].map(kinds)
+    mine = sites["site"].map(dict(enumerate(kinds)))
     for groups, part in mine.groupby(sites["groups"]):
         found = [kind for kind in AXES if part.eq(kind).any()]
         carried[part.index] = ", ".join(found) if groups else ""

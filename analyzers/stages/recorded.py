@@ -51,18 +51,17 @@ class _Loop:
 def pipeline_of(trace: Trace) -> PipelineWork | str:
     """The stages' work in the used steps, or why there is none to be seen."""
     calls = calls_of(trace)
+    table = calls.table.pandas()
     shifts = {n: s for n, s in enumerate(calls.sites) if s.opcode == "collective-permute"}
     if not shifts:
         return NONE
     named = {n: site for n, site in shifts.items() if _is_named(trace.hlo_ops, site)}
-    found = (_loop(trace, place, site, calls.table) for place, site in sorted(named.items()))
+    found = (_loop(trace, place, site, table) for place, site in sorted(named.items()))
     loops = _one_per_direction([loop for loop in found if loop is not None])
     if not loops:
-        is_uncounted = any(
-            _rounds_of_run(trace, n, s, calls.table) is None for n, s in named.items()
-        )
+        is_uncounted = any(_rounds_of_run(trace, n, s, table) is None for n, s in named.items())
         return NOT_COUNTED if is_uncounted else NOT_NAMED
-    return _work(trace, calls.table, loops)
+    return _work(trace, table, loops)
 
 
 def chain_of(pairs: str, is_backward: bool) -> tuple[tuple[int, ...], bool, int]:

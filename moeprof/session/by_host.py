@@ -50,6 +50,8 @@ from moeprof.analyzers.window import (
     window,
     window_in_steps,
 )
+from moeprof.columns.table import Table
+from moeprof.columns.table import stacked as stacked_tables
 from moeprof.ingest.by_host import HERE, Readers, Reading
 from moeprof.ingest.one_host import InSteps, without
 from moeprof.ingest.sources.locate import Profiles, are_by_process
@@ -80,7 +82,8 @@ def _series(answers: Sequence[pd.Series]) -> pd.Series:
     return sums
 
 
-def _stack(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _stack(answers: Sequence[Any]) -> pd.DataFrame:
+    answers = [x.pandas() if isinstance(x, Table) else x for x in answers]  # bridge
     return stacked([each for each in answers if len(each)] or answers[:1])
 
 
@@ -89,10 +92,10 @@ def _added(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return added(whole, [str(name) for name in whole if name not in ("self_ns", "pieces")])
 
 
-def _runs(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _runs(answers: Sequence[Table]) -> Table:
     keys = ["module", "op", "component", "phase"]
     sums = _stack(answers).groupby(keys, observed=True).sum().reset_index()
-    return RUNS.frame({name: sums[name] for name in RUNS.names})
+    return RUNS.table({name: sums[name] for name in RUNS.names})
 
 
 def _pieces(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -123,9 +126,10 @@ def _calls(answers: Sequence[RecordedCalls]) -> RecordedCalls:
     for each in answers:
         places = np.array([place[op] for op in each.ops], np.int64)
         if len(each.table):
-            tables.append(each.table.assign(op=places[each.table["op"].to_numpy()]))
-    table = stacked(tables) if tables else answers[0].table
-    return RecordedCalls(ops, table, pd.Series([], dtype="int64"))
+            tables.append(each.table.assign(op=places[each.table["op"]]))
+    table = stacked_tables(tables) if tables else answers[0].table
+    none = np.zeros(0, np.int64)
+    return RecordedCalls(ops, table, Table({"row": none, "op": none}))
 
 
 Part = Callable[[Trace], Any]

@@ -97,7 +97,7 @@ def planned(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
 
 def imbalances(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
     """Tokens of the busiest expert over the mean, of the worst layer, and by layer."""
-    table = imbalance_by_step(trace)
+    table = imbalance_by_step(trace).pandas()
     if table.empty:
         return []
     group = tracks.track(host, IMBALANCE, UNEVEN)
@@ -251,7 +251,7 @@ def _clock(trace: Trace) -> str:
 
 def _collectives(trace: Trace, made: Layout, devices: Devices) -> list[Slices]:
     waits = waits_in_steps(trace)
-    unknown = int(waits["wait_ns"].isna().sum())
+    unknown = int(np.isnan(waits["wait_ns"]).sum())
     if unknown:
         made.missing.append(
             f"collectives: of {unknown} of {len(waits)} calls nothing tells wait from transfer: "
@@ -276,7 +276,7 @@ def _memory(trace: Trace, made: Layout, devices: Devices) -> list[Counter]:
 
 def _routing(trace: Trace, made: Layout, hosts: Hosts) -> None:
     known = recorded(trace)
-    if known.routing.empty and known.received.empty:
+    if not len(known.routing) and not len(known.received):
         made.missing.append("routing: the run recorded none (moeprof.routing)")
         return
     if not known.is_of_window:

@@ -145,8 +145,8 @@ def _looks(trace: Trace, events: pd.DataFrame) -> tuple[Int64s, list[Look]]:
 def _costs(trace: Trace) -> dict[tuple[int, str], tuple[float, float]]:
     """FLOP and bytes of one run of each op; NaN where they are not known."""
     costs = costs_of(trace)
-    columns = (costs[name].tolist() for name in ("module", "op", "flops", "bytes"))
-    return {(module, op): (flops, moved) for module, op, flops, moved in zip(*columns, strict=True)}
+    columns = costs.rows("module", "op", "flops", "bytes")
+    return {(module, op): (flops, moved) for module, op, flops, moved in columns}
 
 
 def _look(told: Mapping[str, Any], costs: Mapping[tuple[int, str], tuple[float, float]]) -> Look:

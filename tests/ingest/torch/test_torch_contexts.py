@@ -304,7 +304,7 @@ def test_inputs_of_one_shape_are_read_each(tmp_path):
     kineto.step(1, 0, 1000)
     op = kineto.op("aten::mm", 20, 20, inputs=[([1024, 1024], "c10::BFloat16")] * 2)
     kineto.kernel("mm", 30, 5, launch=25, op=op)
-    costs = costs_of(opened(kineto, tmp_path))
+    costs = costs_of(opened(kineto, tmp_path)).pandas()
     assert costs["bytes"].tolist() == [3 * 2 * 2**20]
     assert costs["flops"].tolist() == [2 * 1024**3]
 

@@ -105,7 +105,7 @@ def test_shared_expert_without_a_name_is_no_routed_one(traces):
 
 
 def test_flops_by_hand(traces):
-    costs = costs_of(traces["shapes"])
+    costs = costs_of(traces["shapes"]).pandas()
     by_op = costs.assign(stem=costs["op"].str.partition(".")[0])
     heads = by_op[(by_op["component"] == "head") & (by_op["phase"] == "forward")]
     assert heads["flops"].tolist() == [2 * 256 * 256 * 1024]  # 256 tokens, hidden 256, vocab 1024

@@ -114,7 +114,7 @@ def test_gaps_are_those_of_sync_gaps(case):
 
 
 def test_waits_and_transfers_are_those_of_the_collectives(case):
-    waits = waits_in_steps(case.trace)
+    waits = waits_in_steps(case.trace).pandas()
     query = """select count(*), sum(dur) from piece where track like 'Collectives%' and {}"""
     assert case.engine.rows(query.format("depth = 0")) == [(len(waits), waits["duration_ns"].sum())]
     known = waits[waits["wait_ns"].notna()]
