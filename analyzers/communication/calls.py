@@ -16,7 +16,7 @@ from moeprof import vocabulary
 from moeprof.analyzers.activity.work import COMMUNICATION, classes_of_events
 from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site, sites_of
-from moeprof.analyzers.window import window
+from moeprof.analyzers.window import rows_in_window, window
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -106,7 +106,7 @@ class RecordedCalls:
 @once
 def recorded_calls(trace: Trace) -> RecordedCalls:
     """The calls of each device in the used steps."""
-    events = window(trace).events
+    events = window(trace).events.pandas().set_axis(rows_in_window(trace))  # bridge
     work = events[classes_of_events(trace)[events.index.to_numpy()] == COMMUNICATION]
     placed, ops = _with_ops(trace, work)
     pieces = placed[placed["op"] >= 0].sort_values("start_ns", kind="stable")

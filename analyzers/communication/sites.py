@@ -238,7 +238,7 @@ _WAYS = frozenset({"dispatch", "combine"})
 
 def carried_by_site(trace: Trace, sites: Sequence[Site]) -> pd.Series:
     """Tokens, weights, sums or other, by place of the site; text."""
-    classes = classes_of(trace)
+    classes = classes_of(trace).pandas()  # bridge
     components = dict(
         zip(
             zip(classes["module"], classes["op"], strict=True),

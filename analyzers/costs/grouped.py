@@ -86,7 +86,7 @@ def expert_products(trace: Trace) -> pd.DataFrame:
 @once
 def grouped_products(trace: Trace) -> pd.DataFrame:
     """Self time of the grouped products by op, step and device."""
-    work = work_in_steps(trace)
+    work = work_in_steps(trace).pandas()  # bridge
     products = work[work["component"] == "grouped_gemm"].astype({"op": "str"})
     keys = ["module", "op", "step", "host", "device"]
     return products.groupby(keys, observed=True)["self_ns"].sum().reset_index()

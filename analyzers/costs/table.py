@@ -78,7 +78,7 @@ def runs_of(trace: Trace) -> pd.DataFrame:
     a piece was seen; never more often than there are pieces. Where a loop around the op has no
     known count, the rarest of the op's kernels on a device counts, as every run has each of them.
     """
-    work = work_in_steps(trace)
+    work = work_in_steps(trace).pandas()  # bridge
     work = work[sure_rows(work) >= 0]
     keys = ["instruction", "host", "device"]
     kernels = work.groupby([*keys, "name"], observed=True).size()

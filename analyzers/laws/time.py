@@ -31,6 +31,7 @@ _STANDS = 5.0
 _EXACT_NS = 1.0
 """Sums of whole numbers of ns may differ by the rounding of their quotients alone."""
 _FEW = 3
+_PLACE = ["host", "device", "step"]  # bridge
 
 
 def outside_steps(trace: Trace) -> Law:
@@ -89,7 +90,8 @@ def intervals(trace: Trace) -> Law:
     if table.empty:
         return Law(check, "unchecked", "no step is followed by another one that is used")
     names = ("idle_ns", "between_idle_ns")
-    idle = zip(names, lengths_of_gaps(trace), strict=True)
+    lengths = [gaps.pandas().set_index(_PLACE)["ns"] for gaps in lengths_of_gaps(trace)]  # bridge
+    idle = zip(names, lengths, strict=True)
     counted = table.assign(**{name: _gaps_ns(gaps, table) for name, gaps in idle})
     parts = counted[[f"{part}_ns" for part in PARTS]].to_numpy()
     whole = table["interval_ns"].to_numpy()
@@ -111,7 +113,7 @@ def intervals(trace: Trace) -> Law:
 
 def _gaps_ns(sums: pd.Series, table: pd.DataFrame) -> np.ndarray:
     """Length of the gaps of each row of `table`, a device in a step."""
-    places = pd.MultiIndex.from_frame(table[["host", "device", "step"]])
+    places = pd.MultiIndex.from_frame(table[_PLACE])
     found: np.ndarray = sums.reindex(places).fillna(0).to_numpy()
     return found
 

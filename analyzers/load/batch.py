@@ -108,7 +108,7 @@ def _others_train(trace: Trace, module: int) -> bool:
     always = {other for other in others if in_steps[other] == len(used)}
     if any(_takes_weights(programs_of(trace)[other]) for other in always):
         return True
-    classes = classes_of(trace)
+    classes = classes_of(trace).pandas()  # bridge
     training = set(classes["module"][classes["phase"] == "backward"])
     return bool(others & training)
 
@@ -180,7 +180,7 @@ def _looked_up(program: Program, *, is_alone: bool) -> Iterator[int]:
 
 def _chosen_for(trace: Trace, module: int, program: Program, *, is_alone: bool) -> Iterator[int]:
     """What each argument says of which a router ahead chooses experts for as many rows."""
-    classes = classes_of(trace)
+    classes = classes_of(trace).pandas()  # bridge
     is_router = classes["component"].eq("router") & classes["phase"].eq("forward")
     names = classes["op"][is_router & classes["module"].eq(module)]
     members = (inner for name in names for inner in program.interior(program.ops[str(name)]))

@@ -131,7 +131,7 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
 
 def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
     """The sites that dispatch or combine, indexed by their place, with what their op says."""
-    classes = classes_of(trace).set_index(["module", "op"])
+    classes = classes_of(trace).pandas().set_index(["module", "op"])
     shapes = trace.hlo_ops["shape"]
     rows = []
     for place in np.unique(calls.table["site"].to_numpy()).tolist():
@@ -209,7 +209,8 @@ def _timed(
 def exposed_by_op(trace: Trace) -> pd.Series:
     """Time of the calls of each op that no compute hides, in ns, by what `recorded_calls` has."""
     calls = recorded_calls(trace)
-    exposed = exposed_ns(trace).reindex(calls.op_of.index).fillna(0).astype(np.int64)
+    rows = calls.op_of.index
+    exposed = pd.Series(exposed_ns(trace)[rows], index=rows)
     sums = exposed.groupby(calls.op_of).sum()
     return pd.Series(sums.to_numpy(), [calls.ops[place] for place in sums.index], dtype="int64")
 

@@ -105,11 +105,12 @@ def step_time(trace: Trace) -> Analysis:
 
 def _table(trace: Trace) -> pd.DataFrame:
     steps = trace.steps
-    busy = busy_by_step(trace).reindex(steps["step"]).to_numpy(dtype="float64")
+    by_step = busy_by_step(trace).pandas().set_index("step")["busy_ns"]  # bridge
+    busy = by_step.reindex(steps["step"]).to_numpy(dtype="float64")
     whole = max(window(trace).devices, 1) * steps["duration_ns"].to_numpy(dtype="float64")
     share = np.divide(busy, whole, out=np.full(len(steps), np.nan), where=whole > 0)
     others: dict[int, list[str]] = {}
-    between = other_programs(trace)
+    between = other_programs(trace).pandas()  # bridge
     for step, program in zip(between["step"].tolist(), between["program"].tolist(), strict=True):
         others.setdefault(step, []).append(program)
     return SCHEMA.check(
@@ -127,7 +128,7 @@ def _table(trace: Trace) -> pd.DataFrame:
 
 def _of_intervals(trace: Trace, used: pd.DataFrame) -> tuple[Metric, ...]:
     """The mean interval and the parts that add up to it; none where no step has a next one."""
-    table = intervals_of(account_of(trace))
+    table = intervals_of(account_of(trace)).pandas()  # bridge
     known = len(table) > 0
     mean = {part: table[f"{part}_ns"].mean() for part in ("interval", *PARTS)}
     in_step = [Metric(f"interval_{p}", _plain(mean[p]), "ns") for p in PARTS[:4]]
@@ -222,7 +223,7 @@ def _notes_on_intervals(trace: Trace, used: pd.DataFrame) -> list[str]:
 
 def _note_on_rounds(trace: Trace, used: pd.DataFrame) -> list[str]:
     """The mean over whole rounds, where a program runs once in several steps at equal distance."""
-    others = other_programs(trace)
+    others = other_programs(trace).pandas()  # bridge
     worth_ns = _WORTH * float(used["interval_ns"].mean())
     steps = steps_in_a_row(trace)
     lengths = used.set_index("step")["interval_ns"].reindex(steps).to_numpy()
@@ -255,7 +256,7 @@ def _notes_on_outside(trace: Trace, recorded: RecordedWork | None) -> list[str]:
     if recorded is None or not recorded.outside_ns:
         return []
     devices = max(trace.meta.devices, 1)
-    listed = recorded.outside.head(_MOST_PLACES)
+    listed = recorded.outside.pandas().head(_MOST_PLACES)
     told = [
         f"{program} {format_ns(self_ns / devices)} in {_pieces(pieces, devices)} {place}"
         for program, place, pieces, self_ns in zip(

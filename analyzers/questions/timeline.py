@@ -105,7 +105,7 @@ def timeline(trace: Trace) -> Analysis:
 
 
 def _table(trace: Trace) -> pd.DataFrame:
-    account = account_of(trace)
+    account = account_of(trace).pandas()  # bridge
     if account.empty:
         return SCHEMA.frame()
     table = account.assign(events=begun_pieces(trace))
