@@ -53,7 +53,7 @@ class BufferUse:
 @once
 def uses_of(trace: Trace) -> tuple[BufferUse, ...]:
     """`buffer_uses` of the programs that ran. Kept for two traces, as several questions ask."""
-    return tuple(buffer_uses(programs_of(trace), classes_of(trace)))
+    return tuple(buffer_uses(programs_of(trace), classes_of(trace).pandas()))
 
 
 def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[BufferUse]:

@@ -16,10 +16,10 @@ from moeprof import vocabulary
 from moeprof.analyzers.activity.work import COMMUNICATION, classes_of_events
 from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site, sites_of
-from moeprof.analyzers.window import window
+from moeprof.analyzers.window import rows_in_window
 from moeprof.columns.coded import Coded
 from moeprof.columns.grouping import Groups, grouped, grouped_columns, places_in, spread
-from moeprof.columns.table import Table, isin
+from moeprof.columns.table import Table
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -113,7 +113,8 @@ class RecordedCalls:
 @once
 def recorded_calls(trace: Trace) -> RecordedCalls:
     """The calls of each device in the used steps."""
-    rows = _sending(trace)
+    rows = rows_in_window(trace)
+    rows = rows[classes_of_events(trace)[rows] == COMMUNICATION]
     work = trace.table("events")[rows]
     op, ops = _with_ops(trace, work)
     known = np.flatnonzero(op >= 0)
@@ -130,16 +131,6 @@ def recorded_calls(trace: Trace) -> RecordedCalls:
         busy_ns=calls.sum(pieces["self_ns"]),
     )
     return RecordedCalls(ops, table, Table({"row": rows[known], "op": op[known]}))
-
-
-def _sending(trace: Trace) -> Int64s:
-    """Rows of `EVENTS` that communicate in the used steps, or in all of a capture without one."""
-    rows = np.flatnonzero(classes_of_events(trace) == COMMUNICATION)
-    if not window(trace).steps:
-        return rows
-    steps = trace.table("steps")
-    step = trace.table("events")["step"][rows]
-    return rows[isin(step, steps["step"][steps["used"]])]
 
 
 def _with_ops(trace: Trace, work: Table) -> tuple[Int64s, tuple[int | str, ...]]:

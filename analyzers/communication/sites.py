@@ -19,7 +19,6 @@ import numpy as np
 from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.op_kinds import exchange_of
-from moeprof.columns.table import Table
 from moeprof.hlo.instruction import Groups
 from moeprof.hlo.program import Op, Program
 from moeprof.tables.trace import MeshAxis, Trace
@@ -237,11 +236,8 @@ _WAYS = frozenset({"dispatch", "combine"})
 
 def carried_by_site(trace: Trace, sites: Sequence[Site]) -> list[str]:
     """Tokens, weights, sums or other, by place of the site."""
-    classes = Table.of(classes_of(trace))
-    components = {
-        (module, op): component
-        for module, op, component in classes.rows("module", "op", "component")
-    }
+    classes = classes_of(trace).rows("module", "op", "component")
+    components = {(module, op): component for module, op, component in classes}
     return [
         "tokens"
         if components.get((site.module, site.op)) in _WAYS

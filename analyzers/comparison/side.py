@@ -50,7 +50,7 @@ class Side:
 
 def side_of(trace: Trace) -> Side:
     """Ops of the used steps; of the whole capture where there is none."""
-    view, work = window(trace), work_in_steps(trace)
+    view, work = window(trace), work_in_steps(trace).pandas()
     classes = work_classes(trace, view.events)
     is_sent = classes == COMMUNICATION
     rows = sure_rows(work)

@@ -92,9 +92,9 @@ def expert_products(trace: Trace) -> Table:
 def grouped_products(trace: Trace) -> Table:
     """Self time of the grouped products by op, step and device."""
     events = window(trace).events
-    is_product = (Table.of(labels(trace))["component"] == "grouped_gemm").take(sure_rows(events))
+    is_product = (labels(trace)["component"] == "grouped_gemm").take(sure_rows(events))
     keys = ("module", "op", "step", "host", "device")
-    work = Table.of(events).select(*keys, "self_ns")[is_product]
+    work = events.select(*keys, "self_ns")[is_product]
     groups = grouped(work, *keys)
     found: Table = work.select(*keys)[groups.first]
     return found.assign(op=found["op"].array(), self_ns=groups.sum(work["self_ns"]))

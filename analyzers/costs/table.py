@@ -93,7 +93,7 @@ def runs_of(trace: Trace) -> Table:
     events = window(trace).events
     rows = sure_rows(events)
     is_sure = rows >= 0
-    named = Table.of(events).select("host", "device", "name", "step", "run_id", "self_ns")
+    named = events.select("host", "device", "name", "step", "run_id", "self_ns")
     work = named[is_sure].assign(instruction=rows[is_sure])
     keys = ("instruction", "host", "device")
     kernels, launches = grouped(work, *keys, "name"), grouped(work, *keys, "step", "run_id")
@@ -110,7 +110,7 @@ def runs_of(trace: Trace) -> Table:
     told = spread(rounds, by_op) * launched
     is_told = (spread(rounds, by_op) > 0) & (told <= pieces)
     runs = np.where(is_told, told, by_device.min(kernels.size))
-    parts = Table.of(labels(trace)).select("component", "phase")[instruction]
+    parts = labels(trace).select("component", "phase")[instruction]
     table = ops.assign(
         **parts.columns,
         runs=by_op.sum(runs),

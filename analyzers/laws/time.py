@@ -14,7 +14,7 @@ import numpy as np
 
 from moeprof.analyzers.communication.calls import ranks_by_module, with_ranks
 from moeprof.analyzers.communication.sites import sites_of
-from moeprof.analyzers.window import op_time
+from moeprof.analyzers.window import op_time, used_steps
 from moeprof.columns.grouping import Int64s, grouped, places_in, spread, unique_rows
 from moeprof.columns.table import Table, isin, texts_of
 from moeprof.errors import NotByHostError
@@ -62,7 +62,7 @@ def outside_steps(trace: Trace) -> Law:
         share = format_percent(recorded.dropped_ns / all_ns)
         parts.append(f"{share} of device time in steps that are not used")
     if recorded.outside_ns:
-        outside = Table.of(recorded.outside)
+        outside = recorded.outside
         names = list(dict.fromkeys(outside["program"]))
         more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
         pieces = int(outside["pieces"].sum()) / devices
@@ -87,14 +87,10 @@ def intervals(trace: Trace) -> Law:
     from moeprof.analyzers.questions.timeline import timeline
 
     check = "intervals"
-    steps = timeline(trace).cells
-    steps = steps.pandas()  # bridge
-    table = Table.of(intervals_of(steps))
+    table = intervals_of(timeline(trace).cells)
     if not len(table):
         return Law(check, "unchecked", "no step is followed by another one that is used")
-    gaps = lengths_of_gaps(trace)
-    gaps = tuple(Table.of(found.reset_index()) for found in gaps)  # bridge
-    idle_ns, between_ns = (_gaps_ns(found, table) for found in gaps)
+    idle_ns, between_ns = (_gaps_ns(gaps, table) for gaps in lengths_of_gaps(trace))
     counted = table.assign(idle_ns=idle_ns, between_idle_ns=between_ns)
     parts = np.array([counted[f"{part}_ns"] for part in PARTS], np.float64)
     whole = table["interval_ns"]
@@ -245,7 +241,7 @@ def last_ends(trace: Trace) -> Table:
 
 def _ends(trace: Trace, aligned: frozenset[str]) -> tuple[list[str], Int64s]:
     """The aligned hosts, and on one clock the last end of their work in programs that all ran."""
-    ends = Table.of(last_ends(trace))
+    ends = last_ends(trace)
     mine = ends[isin(ends["host"], aligned)]
     programs = grouped(mine, "module")
     is_shared = programs.size == len(grouped(mine, "host"))
@@ -269,9 +265,8 @@ def _standing(trace: Trace, early: set[str]) -> Standing | None:
         return None
     site = with_ranks(trace, sites)[0]
     stand = final[final["instruction"] == site.row]
-    steps = trace.table("steps")
     is_site = events["instruction"] == site.row
-    is_used = isin(events["step"], steps["step"][steps["used"]])
+    is_used = isin(events["step"], used_steps(trace))
     usual = events["duration_ns"][is_site & is_used]
     length_ns = int(np.median(stand["duration_ns"]))
     usual_ns = int(np.median(usual)) if len(usual) else 0

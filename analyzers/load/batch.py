@@ -17,7 +17,7 @@ import numpy as np
 
 from moeprof.analyzers.attribution import classes_of, programs_of
 from moeprof.analyzers.load.recorded import recorded
-from moeprof.analyzers.window import window
+from moeprof.analyzers.window import used_steps, window
 from moeprof.columns.grouping import grouped
 from moeprof.columns.table import Table
 from moeprof.hlo.program import FLOATS, Op, Program
@@ -91,8 +91,7 @@ def _row_of(trace: Trace, module: int) -> Table:
 
 def _in_used_steps(trace: Trace) -> tuple[Table, int]:
     """The executions of the used steps, and how many of these there are."""
-    steps, runs = trace.table("steps"), trace.table("executions")
-    used = steps["step"][steps["used"]]
+    used, runs = used_steps(trace), trace.table("executions")
     return runs[np.isin(runs["step"], used)], len(used)
 
 
@@ -123,7 +122,7 @@ def _others_train(trace: Trace, module: int) -> bool:
     always = (other for other, times in others.items() if times == steps)
     if any(_takes_weights(programs_of(trace)[other]) for other in always):
         return True
-    classes = Table.of(classes_of(trace))
+    classes = classes_of(trace)
     training = set(classes["module"][classes["phase"] == "backward"].tolist())
     return not training.isdisjoint(others)
 
@@ -195,7 +194,7 @@ def _looked_up(program: Program, *, is_alone: bool) -> Iterator[int]:
 
 def _chosen_for(trace: Trace, module: int, program: Program, *, is_alone: bool) -> Iterator[int]:
     """What each argument says of which a router ahead chooses experts for as many rows."""
-    classes = Table.of(classes_of(trace))
+    classes = classes_of(trace)
     is_router = (classes["component"] == "router") & (classes["phase"] == "forward")
     names = classes["op"][is_router & (classes["module"] == module)].tolist()
     members = (inner for name in names for inner in program.interior(program.ops[name]))

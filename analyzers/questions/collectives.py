@@ -138,7 +138,7 @@ def _table(calls: Calls, waits: Table, view: Window, trace: Trace) -> pd.DataFra
     sites = sites[sites["calls"].notna()].astype(dict.fromkeys(_FLOATS, "float64"))
     sites["algorithm_gb_per_s"] = gb_per_s(sites["bytes"], sites["transfer_ns"])
     sites["bus_gb_per_s"] = sites["algorithm_gb_per_s"] * sites["factor"]
-    parts = classes_of(trace)[["module", "op", "component"]]
+    parts = classes_of(trace).pandas()[["module", "op", "component"]]
     sites = sites.reset_index(names="site").merge(parts, on=["module", "op"], how="left")
     sites = sites.fillna({"component": "unattributed"}).astype(_KINDS)
     named = (axes_of(calls.sites[site].groups, trace.meta.mesh) for site in sites["site"])

@@ -132,7 +132,7 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
 
 def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
     """The sites that dispatch or combine, indexed by their place, with what their op says."""
-    classes = classes_of(trace).set_index(["module", "op"])
+    classes = classes_of(trace).pandas().set_index(["module", "op"])
     shapes = trace.hlo_ops["shape"]
     rows = []
     for place in np.unique(calls.table["site"]).tolist():
@@ -210,9 +210,9 @@ def _timed(
 def exposed_by_op(trace: Trace) -> pd.Series:
     """Time of the calls of each op that no compute hides, in ns, by what `recorded_calls` has."""
     calls = recorded_calls(trace)
-    op_of = calls.op_of.pandas().set_index("row")["op"]
-    exposed = exposed_ns(trace).reindex(op_of.index).fillna(0).astype(np.int64)
-    sums = exposed.groupby(op_of).sum()
+    op_of = calls.op_of.pandas()
+    exposed = pd.Series(exposed_ns(trace)[op_of["row"]])
+    sums = exposed.groupby(op_of["op"]).sum()
     return pd.Series(sums.to_numpy(), [calls.ops[place] for place in sums.index], dtype="int64")
 
 

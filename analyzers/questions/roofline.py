@@ -111,7 +111,7 @@ def _measured(
 ) -> pd.DataFrame:
     """Costs per device and step, and the time at the roofline of each op."""
     peaks = {d: spec.flops_per_s(d) if spec else None for d in costs["dtype"].unique()}
-    sent = classes_of(trace)
+    sent = classes_of(trace).pandas()
     sent = sent[sent["is_collective"]][["module", "op"]].assign(is_sent=True)
     counted = costs_of(trace).pandas()
     counted = counted[["module", "op"]].assign(

@@ -107,20 +107,19 @@ def step_time(trace: Trace) -> Analysis:
 
 
 def _table(trace: Trace) -> Table:
-    steps, worked, lasting = trace.table("steps"), busy_by_step(trace), interval_by_step(trace)
-    worked = Table({"step": worked.index.to_numpy(), "busy_ns": worked.to_numpy()})  # bridge
-    lasting = Table({"step": lasting.index.to_numpy(), "interval_ns": lasting.to_numpy()})  # bridge
-    busy = _by_step(worked, "busy_ns", steps["step"])
+    steps, lasting = trace.table("steps"), interval_by_step(trace)
+    numbers = steps["step"].tolist()
+    busy = _by_step(busy_by_step(trace), "busy_ns", steps["step"])
     whole = max(window(trace).devices, 1) * steps["duration_ns"].astype(np.float64)
     share = np.divide(busy, whole, out=np.full(len(steps), np.nan), where=whole > 0)
     others: dict[int, list[str]] = {}
-    for step, program in Table.of(other_programs(trace)).rows("step", "program"):
+    for step, program in other_programs(trace).rows("step", "program"):
         others.setdefault(step, []).append(program)
     return SCHEMA.table(
         steps.assign(
-            interval_ns=_by_step(lasting, "interval_ns", steps["step"]),
+            interval_ns=np.array([lasting.get(step, np.nan) for step in numbers], np.float64),
             busy_share=share,
-            other_programs=texts_of(", ".join(others.get(s, ())) for s in steps["step"].tolist()),
+            other_programs=texts_of(", ".join(others.get(s, ())) for s in numbers),
         ).columns
     )
 
@@ -134,7 +133,7 @@ def _by_step(known: Table, name: str, steps: npt.NDArray[np.int64]) -> Float64s:
 
 def _of_intervals(trace: Trace, used: Table) -> tuple[Metric, ...]:
     """The mean interval and the parts that add up to it; none where no step has a next one."""
-    table = Table.of(intervals_of(account_of(trace)))
+    table = intervals_of(account_of(trace))
     known = len(table) > 0
     mean = {part: _mean(table[f"{part}_ns"]) for part in ("interval", *PARTS)}
     lengths = _known(used["interval_ns"])
@@ -165,7 +164,7 @@ def _of_outside(trace: Trace, recorded: RecordedWork | None) -> tuple[Metric, ..
     values: tuple[float | str | None, ...] = (None,) * 4
     if recorded is not None:
         devices = max(trace.meta.devices, 1)
-        outside = Table.of(recorded.outside)
+        outside = recorded.outside
         programs = dict.fromkeys(outside["program"])
         values = (
             recorded.outside_ns / devices,
@@ -242,7 +241,7 @@ def _notes_on_intervals(trace: Trace, used: Table) -> list[str]:
 
 def _note_on_rounds(trace: Trace, used: Table) -> list[str]:
     """The mean over whole rounds, where a program runs once in several steps at equal distance."""
-    others = Table.of(other_programs(trace))
+    others = other_programs(trace)
     others = others[others["per_device_ns"] >= _WORTH * _mean(used["interval_ns"])]
     steps = steps_in_a_row(trace)
     lengths = _by_step(used, "interval_ns", steps)
@@ -277,7 +276,7 @@ def _notes_on_outside(trace: Trace, recorded: RecordedWork | None) -> list[str]:
     if recorded is None or not recorded.outside_ns:
         return []
     devices = max(trace.meta.devices, 1)
-    outside = Table.of(recorded.outside)
+    outside = recorded.outside
     listed = outside[:_MOST_PLACES].rows(*OUTSIDE.names)
     told = [
         f"{program} {format_ns(self_ns / devices)} in {_pieces(pieces, devices)} {place}"

@@ -34,6 +34,7 @@ from moeprof.answers.bars import (
 )
 from moeprof.answers.document import Document, headline, rows
 from moeprof.answers.values import number, written
+from moeprof.columns.table import Table
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.once import once
@@ -123,7 +124,7 @@ def _table(
 ) -> pd.DataFrame:
     """One row per rank that takes part; NaN where no wait of its groups is known."""
     steps = len(by_step.columns)
-    spans = step_spans(trace)
+    spans = step_spans(trace).pandas()
     step_ns = float((spans["end_ns"] - spans["start_ns"]).groupby(spans["step"]).max().mean())
     waited_for = by_step.mean(axis="columns")
     worst = by_step.idxmax(axis="index")[by_step.max(axis="index") > 0]
@@ -263,17 +264,17 @@ def more_work(trace: Trace) -> pd.DataFrame:
 
 def _own_work(trace: Trace) -> pd.DataFrame:
     """Work that is no communication, by rank, under the name that `ops` gives it."""
-    work = work_by_device(trace).astype({"host": "str"})
+    work = work_by_device(trace).pandas().astype({"host": "str"})
     ranked = work.merge(trace.devices[["host", "device", "rank"]])
     return ranked.astype(dict.fromkeys(("op", "component", "source"), "str"))
 
 
 @once
-def work_by_device(trace: Trace) -> pd.DataFrame:
+def work_by_device(trace: Trace) -> Table:
     """Self time and pieces that are no communication, by op, host and device; names as labels."""
     work = sums_in_steps(trace)
     work = work[work_classes(trace, work) != COMMUNICATION]
-    return added(work.assign(op=sure_names(work).astype("category")), [*_OP, "host", "device"])
+    return added(work.assign(op=sure_names(work)), [*_OP, "host", "device"])
 
 
 def beyond_others(times: np.ndarray) -> np.ndarray:

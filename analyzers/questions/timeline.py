@@ -106,7 +106,7 @@ def timeline(trace: Trace) -> Analysis:
 
 
 def _table(trace: Trace) -> Table:
-    account = Table.of(account_of(trace))
+    account = account_of(trace)
     if not len(account):
         return SCHEMA.table()
     table = account.assign(events=begun_pieces(trace))

@@ -163,6 +163,8 @@ def _key(columns: list[Column]) -> tuple[Int64s, int]:
         ranks, count = _ranks(column)
         if bound * count >= _MOST:
             key, bound = _dense(key, bound)
+        if bound * count >= _MOST:  # as of ids of programs
+            ranks, count = _dense(ranks, count)
         key, bound = key * count + ranks, bound * count
     return key, bound
 
@@ -199,3 +201,10 @@ def _dense(key: Int64s, bound: int) -> tuple[Int64s, int]:
 def spread(values: Any, groups: Groups) -> Any:
     """A value per group, given to each of its rows."""
     return values[groups.of]
+
+
+def distinct(numbers: np.ndarray) -> np.ndarray:
+    """The different numbers of a column, in order; fast where equal ones follow each other."""
+    begins = np.ones(len(numbers), bool)
+    begins[1:] = numbers[1:] != numbers[:-1]
+    return np.unique(numbers[begins])

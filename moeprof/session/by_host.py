@@ -47,10 +47,12 @@ from moeprof.analyzers.window import (
     Window,
     busy_by_step,
     op_time,
+    used_steps,
     window,
     window_in_steps,
 )
-from moeprof.columns.table import Table
+from moeprof.columns.grouping import distinct, grouped, places_in
+from moeprof.columns.table import Given, Table
 from moeprof.columns.table import stacked as stacked_tables
 from moeprof.ingest.by_host import HERE, Readers, Reading
 from moeprof.ingest.one_host import InSteps, without
@@ -82,26 +84,31 @@ def _series(answers: Sequence[pd.Series]) -> pd.Series:
     return sums
 
 
-def _stack(answers: Sequence[Any]) -> pd.DataFrame:
-    answers = [x.pandas() if isinstance(x, Table) else x for x in answers]  # bridge
-    return stacked([each for each in answers if len(each)] or answers[:1])
+def _stack(answers: Answers) -> Any:
+    """Tables, or frames, one behind the other."""
+    known = [each for each in answers if len(each)] or answers[:1]
+    return stacked_tables(known) if isinstance(known[0], Table) else stacked(known)
 
 
-def _added(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _summed(answers: Sequence[Table], name: str) -> Table:
+    """Values in one column of other places on each host; those of one place are added up."""
+    whole: Table = _stack(answers)
+    places = whole.without(name)
+    groups = grouped(places, *places)
+    found: Table = places[groups.first]
+    return found.assign(**{name: groups.sum(whole[name])})
+
+
+def _added(answers: Sequence[Table]) -> Table:
     whole = _stack(answers)
-    return added(whole, [str(name) for name in whole if name not in ("self_ns", "pieces")])
+    return added(whole, [name for name in whole if name not in ("self_ns", "pieces")])
 
 
 def _runs(answers: Sequence[Table]) -> Table:
-    keys = ["module", "op", "component", "phase"]
-    sums = _stack(answers).groupby(keys, observed=True).sum().reset_index()
-    return RUNS.table({name: sums[name] for name in RUNS.names})
-
-
-def _pieces(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    whole = _stack(answers)
-    keys = [name for name in whole if name != "ns"]
-    return whole.groupby(keys)["ns"].sum().reset_index()
+    whole: Table = _stack(answers)
+    groups = grouped(whole, "module", "op", "component", "phase")
+    sums = {name: groups.sum(whole[name]) for name in ("runs", "pieces", "self_ns")}
+    return RUNS.table(whole[groups.first].assign(**sums).columns)
 
 
 def _outside(answers: Sequence[outside.RecordedWork | None]) -> outside.RecordedWork | None:
@@ -136,16 +143,18 @@ Part = Callable[[Trace], Any]
 PARTS: Mapping[Part, Callable[[Answers], Any]] = {
     window_sums: _sum,
     op_time: _both,
-    busy_by_step: _series,
+    busy_by_step: lambda answers: _summed(answers, "busy_ns"),
     parts_in_steps: _stack,
     op_sums: _added,
     work_by_device: _stack,
     runs_of: _runs,
     sure_times: lambda answers: longest_first(_stack(answers)),
     outside.recorded_work: _outside,
-    outside.pieces_between: _pieces,
+    outside.pieces_between: lambda answers: outside.pieces_added(_stack(answers)),
     rendezvous_ns: sum,
-    lengths_of_gaps: lambda answers: tuple(map(_series, zip(*answers, strict=True))),
+    lengths_of_gaps: lambda answers: tuple(
+        _summed(gaps, "ns") for gaps in zip(*answers, strict=True)
+    ),
     recorded_calls: _calls,
     exposed_by_op: _series,
     last_ends: _stack,
@@ -178,12 +187,12 @@ _ASKED: Mapping[str, tuple[Part, ...]] = {
 """What questions need besides; others may need all."""
 
 
-def parts_for(only: Sequence[str], ops: pd.DataFrame) -> tuple[Part, ...]:
+def parts_for(only: Sequence[str], ops: Given) -> tuple[Part, ...]:
     """The parts that questions need, of all where none is named, in one order."""
     if not only or any(name not in _ASKED for name in only):
         return tuple(PARTS)
     needed = {*_ALWAYS, *(part for name in only for part in _ASKED[name])}
-    if ops["size_bytes"].lt(0).any():  # the law of bytes may ask what ran
+    if (ops["size_bytes"] < 0).any():  # the law of bytes may ask what ran
         needed.add(runs_of)
     return tuple(part for part in PARTS if part in needed)
 
@@ -212,7 +221,7 @@ def ask_hosts(only: Sequence[str], names: NameRules, trace: Trace, inside: InSte
     answer(trace, spans_from, source)
     if inside.work:
         answer(trace, window, window_in_steps(trace))
-    modules = tuple(trace.events["module"].unique().tolist())
+    modules = tuple(distinct(trace.table("events")["module"]).tolist())
     parts = {part.__name__: part(trace) for part in parts_for(only, trace.hlo_ops)}
     return Told(window(trace).devices, inside.work, modules, parts)
 
@@ -236,7 +245,7 @@ def with_answers(trace: Trace, told: Sequence[Told]) -> Trace:
     """`trace`, which has no work, knowing what its hosts said of theirs."""
     devices = sum(each.devices for each in told)
     is_whole = devices and not any(each.is_in_steps for each in told)
-    used = 0 if is_whole else int(trace.steps["step"][trace.steps["used"]].nunique())
+    used = 0 if is_whole else len(set(used_steps(trace).tolist()))
     notes = NO_STEP if is_whole else ()
     answer(trace, window, Window(used, devices, notes, without("events")))
     modules = sorted({module for each in told for module in each.modules})
@@ -252,11 +261,9 @@ def with_answers(trace: Trace, told: Sequence[Told]) -> Trace:
 def _order_segments(trace: Trace) -> None:
     """Have segments by name of the host, as of a run read at once, with the ranks of the run."""
     table, pieces = account.account_of(trace), begun_pieces(trace)
-    order = table["host"].astype("str").argsort(kind="stable").to_numpy()
-    table = table.iloc[order].reset_index(drop=True).drop(columns="rank")
-    ranks = table.merge(trace.devices[["host", "device", "rank"]], how="left")["rank"]
-    table.insert(2, "rank", ranks.fillna(-1).astype("int64"))
-    answer(trace, account.account_of, table)
+    order, devices = table.order("host"), trace.table("devices")
+    ranks = np.append(devices["rank"], -1)[places_in(table, devices, "host", "device")]
+    answer(trace, account.account_of, table.assign(rank=ranks)[order])
     answer(trace, begun_pieces, pieces[order])
 
 

@@ -67,7 +67,7 @@ def _tracks(
 
 
 def _looks_of_calls(trace: Trace, sites: tuple[Site, ...]) -> list[Look]:
-    classes = classes_of(trace)
+    classes = classes_of(trace).pandas()
     parts = {
         (module, op): component
         for module, op, component in zip(

@@ -128,7 +128,7 @@ def fillings(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
 
 def _counter(trace: Trace, track: int, values: pd.Series) -> Counter:
     """Values by step at the starts of these; the last holds to the end of its step."""
-    spans = spans_of_steps(trace)
+    spans = spans_of_steps(trace).pandas()
     mine = spans[spans["host"].eq(trace.meta.hosts[0]) & spans["step"].isin(values.index)]
     mine = mine.sort_values("start_ns")
     last = mine.iloc[-1:]
@@ -302,7 +302,7 @@ def _routing(trace: Trace, made: Layout, hosts: Hosts) -> None:
 def step_slices(trace: Trace, tracks: Tracks, hosts: Hosts) -> Slices:
     """The steps as each host ran them; of those that are left out the reason."""
     steps = trace.steps[["step", "used", "reason"]]
-    spans = spans_of_steps(trace).merge(steps, on="step").sort_values(["host", "start_ns"])
+    spans = spans_of_steps(trace).pandas().merge(steps, on="step").sort_values(["host", "start_ns"])
     length = (spans["end_ns"] - spans["start_ns"]).to_numpy()
     looks = [
         Look(
