@@ -143,19 +143,19 @@ def _group_sizes(table: Table, sites: tuple[Site, ...]) -> Int64s:
 
 def _is_whole(table: Table, of_call: Groups, sites: tuple[Site, ...]) -> Flags:
     """Whether each call has all devices of its group, which made equally many in the step."""
-    is_complete = spread(of_call.size, of_call) == _group_sizes(table, sites)
+    is_complete: Flags = spread(of_call.size, of_call) == _group_sizes(table, sites)
     of_rank, of_step = grouped(table, *_STEP, "rank"), grouped(table, *_STEP)
     made = spread(of_rank.size, of_rank)
-    is_even: Flags = spread(of_step.min(made) == of_step.max(made), of_step)
-    return is_complete & is_even
+    is_complete &= spread(of_step.min(made) == of_step.max(made), of_step)
+    return is_complete
 
 
 def _is_comparable(table: Table, of_call: Groups, hosts: Coded, aligned: frozenset[str]) -> Flags:
     """Whether a call has a second device, and all its starts can be put on one clock."""
     of_step = grouped(table, *_STEP)
     is_one_clock = (of_step.distinct(hosts) == 1) | of_step.all(hosts.isin(aligned))
-    is_shared: Flags = spread(of_call.size > 1, of_call)
-    return is_shared & spread(is_one_clock, of_step)
+    found: Flags = spread(of_call.size > 1, of_call) & spread(is_one_clock, of_step)
+    return found
 
 
 def _residual_ns(of_call: Groups, hosts: Coded, clocks: tuple[HostClock, ...]) -> Int64s:

@@ -115,7 +115,7 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
     waits = waits[isin(waits["site"], sites.index.tolist())]
     links = links_of(trace, calls.sites, link_bytes_per_s)
     table, notes = _with_bytes(_timed(trace, sites, calls, waits, view), trace)
-    table["link_share"] = table["bus_gb_per_s"] / links.reindex(table.index)
+    table["link_share"] = table["bus_gb_per_s"] / links[table.index.to_numpy()]
     table = table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
     schema = view.stated(SCHEMA)
     table = schema.frame({name: table[name].to_numpy() for name in schema.names})
@@ -242,7 +242,7 @@ def _with_bytes(table: pd.DataFrame, trace: Trace) -> tuple[pd.DataFrame, tuple[
         used_bytes=used, bound_bytes=table["bound_bytes"].fillna(pd.Series(held, index=table.index))
     )
     sent = table["used_bytes"].fillna(table["bytes"])
-    algorithm = gb_per_s(sent, table["transfer_ns"])
+    algorithm = gb_per_s(sent.to_numpy(), table["transfer_ns"].to_numpy())
     return table.assign(algorithm_gb_per_s=algorithm, bus_gb_per_s=algorithm * table["factor"]), (
         notes
     )

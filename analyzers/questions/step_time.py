@@ -195,7 +195,8 @@ def _plain(value: float) -> float | None:
 
 
 def _known(values: np.ndarray) -> np.ndarray:
-    return values[~np.isnan(values)]
+    known: np.ndarray = values[~np.isnan(values)]
+    return known
 
 
 def _mean(values: np.ndarray) -> float:
