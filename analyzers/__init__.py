@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import pandas as pd
+import numpy as np
 
 from moeprof.analyzers.attribution import window_sums
 from moeprof.analyzers.laws import laws_over
@@ -18,6 +18,7 @@ from moeprof.analyzers.registry import (
     question,
 )
 from moeprof.analyzers.window import window
+from moeprof.columns.table import isin
 from moeprof.errors import NotByHostError, TableError
 from moeprof.tables.analysis import Analysis, Withheld, nothing
 from moeprof.tables.law import Law, Scope
@@ -75,7 +76,7 @@ def check_tables(trace: Trace, findings: Mapping[str, Analysis]) -> None:
     empty = [
         name
         for name, found in findings.items()
-        if found.table.empty and found.status != "withheld" and _holds_all(name)
+        if not len(found.cells) and found.status != "withheld" and _holds_all(name)
     ]
     if not empty:
         return
@@ -117,16 +118,15 @@ def with_good_answers(answers: Mapping[str, Analysis], laws: Sequence[Law]) -> d
 
 def _founded(hints: Analysis, laws: Sequence[Law]) -> Analysis:
     """Hints whose details are not withheld, counted anew; where none is left all are withheld."""
-    looks = hints.table["look"]
-    failed = [law for law in laws if looks.isin(law.withholds).any()]
+    looks = hints.cells["look"]
+    failed = [law for law in laws if isin(looks, law.withholds).any()]
     if not failed:
         return hints
-    is_left = ~looks.isin([name for law in failed for name in law.withholds])
-    table = hints.table[is_left].reset_index(drop=True)
-    most = table["gain_ns"].max()
-    left = {"hints": len(table), "largest_gain": float(most) if pd.notna(most) else None}
+    table = hints.cells[~isin(looks, [name for law in failed for name in law.withholds])]
+    gains = table["gain_ns"][~np.isnan(table["gain_ns"])]
+    left = {"hints": len(table), "largest_gain": float(gains.max()) if len(gains) else None}
     told = f"{len(looks) - len(table)} hint(s) left out: their details are withheld"
-    by = [Withheld(law.check, Scope(HINTS)) for law in failed if table.empty]
+    by = [Withheld(law.check, Scope(HINTS)) for law in failed if not len(table)]
     return replace(
         hints,
         headline=tuple(replace(each, value=left[each.metric]) for each in hints.headline),
@@ -160,7 +160,7 @@ def _shown(analysis: Analysis, asked: Question, laws: Sequence[Law]) -> Analysis
     return replace(
         analysis,
         headline=tuple(replace(metric, value=None) for metric in analysis.headline),
-        table=analysis.schema.frame(),
+        table=analysis.schema.table(),
         notes=tuple(f"withheld: {check.check}: {check.detail}" for check in failed),
         status="withheld",
         why="",

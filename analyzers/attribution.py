@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.classify import classify
 from moeprof.analyzers.classify.rules import Matches, matches_of, named_by
 from moeprof.analyzers.window import busy_ns, spans_of_steps, window
+from moeprof.columns.coded import Coded, Flags, code_type
+from moeprof.columns.grouping import distinct, grouped, grouped_columns, places_in
+from moeprof.columns.table import Given, Table, isin
 from moeprof.hlo.program import Program
+from moeprof.tables.intervals import Int64s
 from moeprof.tables.once import once
 from moeprof.tables.trace import LOW_CONFIDENCE, Trace
 from moeprof.vocabulary import kind_of_kernel
@@ -32,8 +35,8 @@ def programs_of(trace: Trace) -> Mapping[int, Program]:
 
     Kept for two traces, as several questions ask.
     """
-    ran = trace.events if trace.meta.hosts else trace.hlo_ops
-    modules = sorted(ran["module"].unique().tolist())
+    ran = trace.table("events" if trace.meta.hosts else "hlo_ops")
+    modules = distinct(ran["module"]).tolist()
     return {module: trace.programs[module] for module in modules if module in trace.programs}
 
 
@@ -48,60 +51,55 @@ def rules_matched(trace: Trace) -> Matches:
 
 
 @once
-def classes_of(trace: Trace) -> pd.DataFrame:
+def classes_of(trace: Trace) -> Table:
     """`CLASSES` of the programs that ran. Kept for two traces, as several questions ask."""
     return classify(programs_of(trace), named_by(trace.meta.names, rules_matched(trace)))
 
 
 @once
-def work_in_steps(trace: Trace) -> pd.DataFrame:
+def work_in_steps(trace: Trace) -> Table:
     """The events of `window(trace)` with the columns of `CLASSES`."""
     return attribute(trace, window(trace).events)
 
 
 @once
-def labels(trace: Trace) -> pd.DataFrame:
-    """The columns of `CLASSES` as categories, by row of `hlo_ops`; the last row is for none."""
-    rows = trace.hlo_ops[["module", "op"]].merge(classes_of(trace), on=["module", "op"], how="left")
-    columns = {
-        name: pd.Categorical(pd.concat([rows[name].fillna(none), pd.Series([none], dtype="str")]))
-        for name, none in _NONE.items()
-    }
-    is_collective = np.append(rows["is_collective"].eq(True).to_numpy(), False)
-    named = np.append(rows["confidence"].fillna(0.0).to_numpy(), 0.0)
-    return pd.DataFrame({**columns, "is_collective": is_collective, "named_with": named})
+def labels(trace: Trace) -> Table:
+    """The columns of `CLASSES`, texts as codes, by row of `hlo_ops`; the last row is for none."""
+    ops, classes = trace.table("hlo_ops"), classes_of(trace)
+    rows = np.append(places_in(ops, classes, "module", "op"), -1)
+    return Table(
+        {name: _label([*classes[name].tolist(), none], rows) for name, none in _NONE.items()}
+        | {
+            "is_collective": np.append(classes["is_collective"], False)[rows],
+            "named_with": np.append(classes["confidence"], 0.0)[rows],
+        }
+    )
+
+
+def _label(texts: Sequence[str], rows: Int64s) -> Coded:
+    """The texts in these rows, codes in the order of the alphabet."""
+    known = sorted(set(texts))
+    code = {text: place for place, text in enumerate(known)}
+    codes = np.fromiter((code[text] for text in texts), code_type(len(known)), len(texts))
+    return Coded(codes[rows], known)
 
 
 @once
-def sums_in_steps(trace: Trace) -> pd.DataFrame:
+def sums_in_steps(trace: Trace) -> Table:
     """`work_in_steps` with one row per kernel of an op, device and step: far fewer rows.
 
     ``self_ns`` is the sum over its pieces, ``pieces`` their count; other columns that differ
     between pieces are those of the first. Kept for two traces, as several questions ask.
     """
     events = window(trace).events
-    parts = [
-        sure_rows(events),
-        is_guess(events).to_numpy(),
-        *(events[name].cat.codes.to_numpy() for name in ("op", "name", "kind", "host")),
-        *(events[name].to_numpy() for name in ("module", "device", "step")),
-    ]
-    group = np.zeros(len(events), dtype=np.int64)
-    for part in parts:
-        codes, found = pd.factorize(part)
-        group, _ = pd.factorize(group * max(len(found), 1) + codes)
-    groups = int(group.max(initial=-1)) + 1
-    first = np.full(groups, len(events), dtype=np.int64)
-    np.minimum.at(first, group, np.arange(len(events)))
-    # float64 sums of whole numbers are exact below 2**53 ns, 104 days
-    sums = np.bincount(group, weights=events["self_ns"].to_numpy(), minlength=groups)
-    pieces = np.bincount(group, minlength=groups)
-    rows = events.iloc[first].assign(self_ns=sums.astype(np.int64), pieces=pieces)
+    parts = (events[n] for n in ("op", "name", "kind", "host", "device", "step", "module"))
+    groups = grouped_columns([sure_rows(events), is_guess(events), *parts], is_sorted=False)
+    rows = events[groups.first].assign(self_ns=groups.sum(events["self_ns"]), pieces=groups.size)
     return attribute(trace, rows)
 
 
 @once
-def parts_in_steps(trace: Trace) -> pd.DataFrame:
+def parts_in_steps(trace: Trace) -> Table:
     """`sums_in_steps` with one row per part of the model, device and step."""
     return added(
         sums_in_steps(trace),
@@ -113,7 +111,7 @@ def parts_in_steps(trace: Trace) -> pd.DataFrame:
 
 
 @once
-def op_sums(trace: Trace) -> pd.DataFrame:
+def op_sums(trace: Trace) -> Table:
     """`sums_in_steps` with one row per op and kernel over all devices and steps.
 
     ``op`` is the name for sure, and ``is_known`` whether it is that of an op, not of a kernel.
@@ -121,19 +119,22 @@ def op_sums(trace: Trace) -> pd.DataFrame:
     work = sums_in_steps(trace)
     is_known = (work["op"] != "") & ~is_guess(work)
     named = work.assign(op=sure_names(work), is_known=is_known)
-    return added(
+    sums = added(
         named,
         [
             *("module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind"),
             *("is_known", "name", "named_with"),
         ],
     )
+    return sums.assign(op=sums["op"].array())
 
 
-def added(work: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def added(work: Table, keys: Sequence[str]) -> Table:
     """Self time and pieces of `work` by `keys`, in the order in which each comes first."""
-    groups = work.groupby(keys, sort=False, observed=True, dropna=False)
-    return groups.agg(self_ns=("self_ns", "sum"), pieces=("pieces", "sum")).reset_index()
+    groups = grouped(work, *keys, is_sorted=False)
+    found = work.select(*keys)[groups.first]
+    sums = {name: groups.sum(work[name]) for name in ("self_ns", "pieces")}
+    return found.assign(**sums)
 
 
 @dataclass(frozen=True)
@@ -172,73 +173,86 @@ def window_sums(trace: Trace) -> WindowSums:
     """The sums of a trace; busy time is that within the steps, where there are steps."""
     view = window(trace)
     events, self_ns = view.events, view.events["self_ns"]
-    is_hidden = is_of_graph(events) & events["confidence"].lt(LOW_CONFIDENCE)
-    is_moved = events["kind"].isin(["copy", "memset"]) & (sure_rows(events) < 0)
+    steps = grouped(events, "step", is_sorted=False).first
+    is_hidden = is_of_graph(events) & (events["confidence"] < LOW_CONFIDENCE)
+    is_moved = isin(events["kind"], _MOVES) & (sure_rows(events) < 0)
     spans = spans_of_steps(trace) if view.steps else None
     return WindowSums(
-        steps=tuple(events["step"].unique().tolist()),
+        steps=tuple(events["step"][steps].tolist()),
         self_ns=int(self_ns.sum()),
         graph_ns=int(self_ns[is_hidden].sum()),
         moved_ns=int(self_ns[is_moved].sum()),
-        busy_ns=int(busy_ns(events, spans).sum()),
+        busy_ns=int(busy_ns(events, spans)["busy_ns"].sum()),
     )
 
 
-def is_guess(events: pd.DataFrame) -> pd.Series:
+_MOVES = ("copy", "memset")
+
+
+def is_guess(events: Given) -> Flags:
     """Whether the op of each piece is named, but not for sure."""
-    return (events["op"] != "") & events["confidence"].between(0, LOW_CONFIDENCE, "neither")
-
-
-def sure_names(events: pd.DataFrame) -> pd.Series:
-    """What each piece is called: its op; its kernel where it has none, or a guessed one."""
-    names = events["name"].astype("str")
-    return events["op"].astype("str").where((events["op"] != "") & ~is_guess(events), names)
-
-
-def is_of_graph(events: pd.DataFrame) -> pd.Series:
-    """Whether each piece was launched by a command buffer, as a node of a GPU graph."""
-    return (
-        events["evidence"].eq("graph")
-        | events["graph_node"].ne(-1)
-        | events["op"].str.startswith("command_buffer")
-    )
-
-
-def sure_rows(events: pd.DataFrame) -> np.ndarray:
-    """The row of `HLO_OPS` of each piece, int64; -1 where it has none or a guessed one."""
-    rows: np.ndarray = np.where(is_guess(events), -1, events["instruction"].to_numpy())
-    return rows
-
-
-def is_collective(trace: Trace, events: pd.DataFrame) -> np.ndarray:
-    """Whether the op of each piece is a collective: that column of `attribute` alone."""
-    found: np.ndarray = labels(trace)["is_collective"].to_numpy().take(sure_rows(events))
+    events = Table.of(events)
+    confidence = events["confidence"]
+    found: Flags = (events["op"] != "") & (confidence > 0) & (confidence < LOW_CONFIDENCE)
     return found
 
 
-def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
+def sure_names(events: Given) -> Coded:
+    """What each piece is called: its op; its kernel where it has none, or a guessed one."""
+    events = Table.of(events)
+    ops, is_unknown = events["op"], (events["op"] == "") | is_guess(events)
+    found: Coded = ops.replaced(is_unknown, events["name"][is_unknown])
+    return found
+
+
+def is_of_graph(events: Given) -> Flags:
+    """Whether each piece was launched by a command buffer, as a node of a GPU graph."""
+    events = Table.of(events)
+    found: Flags = (
+        (events["evidence"] == "graph")
+        | (events["graph_node"] != -1)
+        | events["op"].that(lambda op: op.startswith("command_buffer"))
+    )
+    return found
+
+
+def sure_rows(events: Given) -> Int64s:
+    """The row of `HLO_OPS` of each piece, int64; -1 where it has none or a guessed one."""
+    events = Table.of(events)
+    return np.where(is_guess(events), -1, events["instruction"])
+
+
+def is_collective(trace: Trace, events: Given) -> Flags:
+    """Whether the op of each piece is a collective: that column of `attribute` alone."""
+    found: Flags = labels(trace)["is_collective"].take(sure_rows(events))
+    return found
+
+
+def attribute(trace: Trace, events: Given) -> Table:
     """`events` with the columns of `CLASSES`; work without an HLO op is unattributed.
 
     Events have a ``confidence`` of their own, in their op: that in its component is
     ``named_with``.
 
     So is work whose op is a guess; its kernel's name tells the kind of operation. Copies and
-    memory sets that the GPU ran outside any op are copies. Text comes as categories.
+    memory sets that the GPU ran outside any op are copies. Text comes as codes.
     """
-    classes = labels(trace)
+    events = Table.of(events)
     rows = sure_rows(events)
-    found = {str(name): classes[name].array.take(rows) for name in classes}
-    is_copy = (rows < 0) & events["kind"].isin(["copy", "memset"]).to_numpy()
-    found["component"] = _replaced(found["component"], is_copy, np.full(len(events), "copies"))
-    names = events["name"].cat
-    by_name = np.array([kind_of_kernel(name) for name in names.categories], dtype=object)
-    kinds = by_name.take(names.codes.to_numpy()) if len(events) else by_name
-    found["op_kind"] = _replaced(found["op_kind"], rows < 0, kinds)
-    return events.assign(**found)
+    found = labels(trace)[rows]
+    is_unknown = rows < 0
+    is_copy = is_unknown & isin(events["kind"], _MOVES)
+    return events.assign(
+        **found.columns
+        | {
+            "component": found["component"].replaced(is_copy, "copies"),
+            "op_kind": found["op_kind"].replaced(is_unknown, _kinds(events["name"][is_unknown])),
+        }
+    )
 
 
-def _replaced(known: pd.Categorical, where: np.ndarray, values: np.ndarray) -> pd.Categorical:
-    """`known` with `values` at `where`."""
-    wider = known.add_categories(sorted(set(values[where]) - set(known.categories)))
-    wider[where] = values[where]
-    return wider
+def _kinds(names: Coded) -> Coded:
+    """The kind of each of these kernels; new ones come in the order of the alphabet."""
+    used = np.unique(names.codes)
+    kinds = [kind_of_kernel(names.texts[code]) for code in used.tolist()]
+    return _label(kinds, np.searchsorted(used, names.codes))

@@ -53,7 +53,7 @@ class BufferUse:
 @once
 def uses_of(trace: Trace) -> tuple[BufferUse, ...]:
     """`buffer_uses` of the programs that ran. Kept for two traces, as several questions ask."""
-    return tuple(buffer_uses(programs_of(trace), classes_of(trace)))
+    return tuple(buffer_uses(programs_of(trace), classes_of(trace).pandas()))
 
 
 def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[BufferUse]:
@@ -208,15 +208,15 @@ def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
     known = recorded(trace)
     note = "used rows are means over layers and ranks: which layer an op serves is not told apart"
     none = Counts(pd.Series(dtype="float64"))
-    has_pairs = not known.routing.empty and (not trace.received.empty or _is_one_group(trace))
+    has_pairs = len(known.routing) > 0 and (not trace.received.empty or _is_one_group(trace))
     pairs = none
     if has_pairs:
-        chosen = known.routing.groupby(["step", "layer", "rank"])["tokens"].sum()
+        chosen = known.routing.pandas().groupby(["step", "layer", "rank"])["tokens"].sum()
         pairs = Counts(chosen / known.groups, is_mean=known.groups > 1)
     if trace.received.empty:
         more = (note, *known.notes) if has_pairs else ()
         return Filled(none, pairs), (missing_rows(trace, are_pairs_known=has_pairs), *more)
-    rows = known.received.set_index(["step", "layer", "rank"])["rows"]
+    rows = known.received.pandas().set_index(["step", "layer", "rank"])["rows"]
     return Filled(Counts(rows), pairs), (note, *known.notes)
 
 

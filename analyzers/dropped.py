@@ -83,7 +83,7 @@ class Dropped(NamedTuple):
 @once
 def dropped_pairs(trace: Trace) -> Dropped:
     """Dropped pairs of the recorded steps that figures are taken from."""
-    routing = recorded(trace).routing
+    routing = recorded(trace).routing.pandas()
     if routing.empty:
         nothing = pd.Series(dtype="float64")
         return Dropped(nothing, nothing, nothing)
@@ -102,8 +102,8 @@ def dropped_pairs(trace: Trace) -> Dropped:
 
 def _taken(trace: Trace, pairs: pd.Series) -> tuple[str, pd.Series | None]:
     """Pairs that a rank received, by the index of `pairs`; or why they are not known."""
-    received = recorded(trace).received
-    sites = expert_products(trace)
+    received = recorded(trace).received.pandas()
+    sites = expert_products(trace).pandas()
     if received.empty:
         return NO_ROWS, None
     if sites.empty:
@@ -175,10 +175,11 @@ def _slots_per_expert(trace: Trace, routing: pd.DataFrame) -> float | None:
     expert's inner width is one product, so that a kind of product runs as often as there are
     layers. A device that holds copies of another's slots only makes them more.
     """
-    sites = expert_products(trace)
+    sites = expert_products(trace).pandas()
     if routing.empty or trace.meta.missing_processes or not _are_batched(sites):
         return None
-    ahead = sites.merge(costs_of(trace)[["module", "op", "phase", "runs"]], on=["module", "op"])
+    costs = costs_of(trace).select("module", "op", "phase", "runs").pandas()
+    ahead = sites.merge(costs, on=["module", "op"])
     ahead = ahead[ahead["phase"] == "forward"]
     layers, experts = (routing[name].nunique() for name in ("layer", "expert"))
     if ahead.empty or ahead["rows"].nunique() != 1 or ahead["rows"].iloc[0] < 1:

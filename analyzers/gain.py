@@ -73,7 +73,7 @@ def _union_ns(trace: Trace, ops: set[tuple[int, str]]) -> float:
         for module, op, pair, opcode in zip(*columns, strict=True)
     ]
     parts = device_steps(trace)
-    rows = sure_rows(trace.events)[parts.rows]
+    rows = sure_rows(trace.table("events"))[parts.rows]
     # -1, of no op, would be the last row
     is_wanted = np.array([*is_asked, False])[rows]
     work = np.where(is_wanted, _WANTED, _OTHER)
@@ -112,7 +112,7 @@ OP = ["module", "op", "component", "phase"]
 @once
 def sure_times(trace: Trace) -> pd.DataFrame:
     """Self time of the ops that are sure, over all devices and steps, the longest first."""
-    work = sums_in_steps(trace)
+    work = sums_in_steps(trace).pandas()
     work = work[(work["instruction"] >= 0) & ~is_guess(work)]
     return longest_first(work.groupby(OP, observed=True)["self_ns"].sum().reset_index())
 

@@ -183,8 +183,8 @@ def _components(trace: Trace, rows: Int64s) -> np.ndarray:
     """Component of each row of `events`; empty for row -1."""
     if trace.events.empty:
         return np.full(len(rows), "", dtype=object)
-    parts = attribute(trace, trace.events.iloc[np.maximum(rows, 0)])["component"]
-    found: np.ndarray = np.where(rows < 0, "", parts.astype("str"))
+    parts = attribute(trace, trace.table("events")[np.maximum(rows, 0)])["component"]
+    found: np.ndarray = np.where(rows < 0, "", parts.array())
     return found
 
 
@@ -192,7 +192,9 @@ def names_of(trace: Trace, rows: Int64s) -> np.ndarray:
     """What each row of `events` is called; empty for row -1."""
     if trace.events.empty:
         return np.full(len(rows), "", dtype=object)
-    found: np.ndarray = np.where(rows < 0, "", sure_names(trace.events.iloc[np.maximum(rows, 0)]))
+    found: np.ndarray = np.where(
+        rows < 0, "", sure_names(trace.table("events")[np.maximum(rows, 0)]).array()
+    )
     return found
 
 
@@ -246,7 +248,7 @@ def idle_between(trace: Trace) -> pd.DataFrame:
 @once
 def idle_sums(trace: Trace) -> pd.DataFrame:
     """Rows (cause, length_ns, longest_ns, step): all gaps of a cause, and where the longest is."""
-    gaps = gaps_between(trace)
+    gaps = gaps_between(trace).pandas()
     if gaps.empty:
         return pd.DataFrame(columns=["cause", "length_ns", "longest_ns", "step"])
     gaps = gaps.assign(length_ns=gaps["end_ns"] - gaps["start_ns"], cause=SHORT)

@@ -9,12 +9,13 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of, rules_matched, sums_in_steps, sure_rows
 from moeprof.analyzers.classify import classify
 from moeprof.analyzers.classify.components import BY_RULE
 from moeprof.analyzers.classify.rules import CONDITIONS, Subjects, searched
+from moeprof.columns.grouping import grouped_columns, places_in
+from moeprof.columns.table import texts_of
 from moeprof.tables.name_rule import NameRule
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
@@ -125,28 +126,25 @@ class Renamed:
 def renamed(trace: Trace) -> Renamed:
     """What the rules of a trace changed."""
     work = sums_in_steps(trace)
-    rows, self_ns = sure_rows(work), work["self_ns"].to_numpy()
+    rows, self_ns = sure_rows(work), work["self_ns"]
     total_ns = int(self_ns.sum()) or 1
-    parts = pd.DataFrame(
-        {
-            "before": np.where(rows < 0, "", _without_rules(trace).take(rows)),
-            "after": np.where(rows < 0, "", work["component"].astype("str").to_numpy()),
-            "is_named": work["evidence"].eq(BY_RULE).to_numpy(),
-            "share": self_ns / total_ns,
-        }
-    )
-    moved = parts[parts["before"] != parts["after"]]
-    sums = moved.groupby(["before", "after"])["share"].sum().sort_values(ascending=False)
-    pairs = sums.index.to_frame().astype("str")
-    changes = zip(pairs["before"], pairs["after"], sums.tolist(), strict=True)
+    share, is_named = self_ns / total_ns, work["evidence"] == BY_RULE
+    before = np.where(rows < 0, "", _without_rules(trace).take(rows))
+    after = np.where(rows < 0, "", work["component"].array())
+    moved = np.flatnonzero(before != after)
+    groups = grouped_columns([before[moved], after[moved]])
+    sums, first = groups.sum(share[moved]), moved[groups.first]
+    order = np.argsort(-sums, kind="stable")
+    texts = (column[first][order].tolist() for column in (before, after))
+    changes = zip(*texts, sums[order].tolist(), strict=True)
     deciding = _deciding(trace).take(rows)
     sums_ns = np.bincount(deciding + 1, self_ns, len(trace.meta.names.rules) + 1)  # 0 for none
     by_rule = (sums_ns[1:] / total_ns).tolist()
     return Renamed(
-        float(parts["share"][parts["is_named"]].sum()),
+        float(share[is_named].sum()),
         tuple(by_rule),
         tuple(changes),
-        float(moved["share"][~moved["is_named"]].sum()),
+        float(share[moved][~is_named[moved]].sum()),
     )
 
 
@@ -179,18 +177,18 @@ def _changes(found: Renamed) -> str:
 def _without_rules(trace: Trace) -> np.ndarray:
     """The component of each row of `hlo_ops` as it would be without rules, and one for none."""
     classes = classify(programs_of(trace))
-    rows = trace.hlo_ops[["module", "op"]].merge(classes, on=["module", "op"], how="left")
-    return np.append(rows["component"].fillna("unattributed").to_numpy(dtype=object), "")
+    places = places_in(trace.table("hlo_ops"), classes, "module", "op")
+    texts = texts_of([*classes["component"], "unattributed"])
+    return np.append(texts[places], "")
 
 
 def _deciding(trace: Trace) -> np.ndarray:
     """The place of the rule that names each row of `hlo_ops`, int64, and one for none; else -1."""
-    return np.fromiter(_places(trace), dtype=np.int64, count=len(trace.hlo_ops) + 1)
+    return np.fromiter(_places(trace), dtype=np.int64, count=len(trace.table("hlo_ops")) + 1)
 
 
 def _places(trace: Trace) -> Iterator[int]:
     deciding = rules_matched(trace).deciding
-    modules, ops = trace.hlo_ops["module"].tolist(), trace.hlo_ops["op"].tolist()
-    for module, op in zip(modules, ops, strict=True):
+    for module, op in trace.table("hlo_ops").rows("module", "op"):
         yield deciding.get(module, {}).get(op, -1)
     yield -1

@@ -68,7 +68,7 @@ UNKNOWN = -1
 
 def typical_step(trace: Trace) -> int:
     """The used step whose length is nearest to the median, of two the first; -1 without a step."""
-    spans = device_steps(trace).spans
+    spans = device_steps(trace).spans.pandas()
     known = spans[spans["step"] >= 0]
     if known.empty:
         return -1
@@ -79,7 +79,7 @@ def typical_step(trace: Trace) -> int:
 
 def spans_of(trace: Trace, step: int) -> pd.DataFrame:
     """The devices of `trace` in one step (rows of `DeviceSteps.spans`), by rank."""
-    spans = device_steps(trace).spans
+    spans = device_steps(trace).spans.pandas()
     return spans[spans["step"] == step].sort_values(["rank", "host", "device"])
 
 
@@ -91,18 +91,18 @@ def pieces_in(trace: Trace, step: int) -> pd.DataFrame:
     group; -1 where that is not known or there is none.
     """
     steps = device_steps(trace)
-    in_step = (steps.spans["step"] == step).to_numpy()
-    is_shown = in_step[steps.segment] & is_work(trace.events)[steps.rows]
+    in_step = steps.spans["step"] == step
+    is_shown = in_step[steps.segment] & is_work(trace.table("events"))[steps.rows]
     rows, segment = steps.rows[is_shown], steps.segment[is_shown]
     # of a step that the next one overlaps all is drawn
-    first, last = (steps.spans[name].to_numpy()[segment] for name in ("start_ns", "end_ns"))
+    first, last = (steps.spans[name][segment] for name in ("start_ns", "end_ns"))
     start, end = steps.start_ns[is_shown], steps.end_ns[is_shown]
     inside = (end > first) & (start < last) | (end == start)  # instants at a border are joined too
     pieces = pd.DataFrame(
         {
             "row": rows[inside],
             "segment": segment[inside],
-            "host": steps.spans["host"].to_numpy()[segment[inside]],
+            "host": steps.spans["host"][segment[inside]],
             "start_ns": np.maximum(start, first)[inside],
             "end_ns": np.minimum(end, last)[inside],
         }
@@ -129,11 +129,12 @@ def _waits(trace: Trace, pieces: pd.DataFrame) -> Int64s:
     """Of each piece the part that lies in its call's wait for the last of its group."""
     found = np.full(len(pieces), UNKNOWN, np.int64)
     calls = calls_of(trace)
-    made = calls.table.assign(wait_ns=waits_in_steps(trace)["wait_ns"])
-    site = calls.site_of.reindex(pieces["row"], fill_value=UNKNOWN).to_numpy()
+    made = calls.table.assign(wait_ns=waits_in_steps(trace)["wait_ns"]).pandas()
+    site_of = calls.site_of.pandas().set_index("row")["site"]
+    site = site_of.reindex(pieces["row"], fill_value=UNKNOWN).to_numpy()
     if made.empty or not (site >= 0).any():
         return found
-    ranks = device_steps(trace).spans["rank"].to_numpy()[pieces["segment"]]
+    ranks = device_steps(trace).spans["rank"][pieces["segment"]]
     events = trace.events
     mine = pd.DataFrame(
         {

@@ -1,17 +1,19 @@
 """Question: which device work are a trace's figures taken from, and what are they divided by?"""
 
-# ruff: noqa: RUF009 (the field of `Window` is a descriptor, which its instances share)
+# ruff: noqa: RUF009 (a field of `Window` is a descriptor, which its instances share)
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
+from moeprof.columns.coded import Flags
+from moeprof.columns.grouping import grouped, places_in
+from moeprof.columns.table import Table, isin, texts_of
 from moeprof.specs.hardware import HardwareSpec, hardware_of, load_hardware
-from moeprof.tables.intervals import covered_by_group, work_of
-from moeprof.tables.once import LazyFrame, once
+from moeprof.tables.intervals import Int64s, covered_by_group, is_work, work_of
+from moeprof.tables.once import LazyFrame, once, table_of
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
 
@@ -25,14 +27,20 @@ _PER_CAPTURE = "mean over devices, of the whole capture: no step could be measur
 class Window:
     """Device work of the used steps; of the whole capture where there is no step.
 
-    ``events`` are rows of `EVENTS`, without those that only wait. Times per step are sums
-    divided by ``steps × devices``.
+    ``work`` are rows of `EVENTS`, without those that only wait; `rows_in_window` are their places.
+    Times per step are sums divided by ``steps × devices``.
     """
 
     steps: int
     devices: int
     notes: tuple[str, ...]
-    events: LazyFrame = LazyFrame()
+    work: LazyFrame = LazyFrame()
+
+    @property
+    def events(self) -> Table:
+        """The work as a table."""
+        found: Table = table_of(self, "work")
+        return found
 
     @property
     def basis(self) -> str:
@@ -70,9 +78,8 @@ def window(trace: Trace) -> Window:
     found = window_in_steps(trace)
     if len(found.events):
         return found
-    work = work_of(trace.events)
-    devices = len(work[["host", "device"]].drop_duplicates())
-    return Window(0, devices, NO_STEP, work) if len(work) else found
+    work = work_of(trace.table("events"))
+    return Window(0, _devices(work), NO_STEP, work) if len(work) else found
 
 
 NO_STEP = ("no whole step in the capture: times are per device over all of it",)
@@ -80,65 +87,89 @@ NO_STEP = ("no whole step in the capture: times are per device over all of it",)
 
 def window_in_steps(trace: Trace) -> Window:
     """The used steps of a trace, even where none of its work is in them."""
-    used = trace.steps["step"][trace.steps["used"]]
-    work = work_of(trace.events)
-    events = work[work["step"].isin(used)]
-    devices = len(events[["host", "device"]].drop_duplicates())
-    return Window(int(used.nunique()), devices, (), events)
+    events, used = trace.table("events"), used_steps(trace)
+    flags = _in_steps(events, used)
+    work = events if flags.all() else events[flags]
+    return Window(len(np.unique(used)), _devices(work), (), work)
 
 
-def spans_of_steps(trace: Trace) -> pd.DataFrame:
+def rows_in_window(trace: Trace) -> Int64s:
+    """The place in `EVENTS` of each event of `window(trace)`."""
+    events = trace.table("events")
+    flags = _in_steps(events, used_steps(trace)) if window(trace).steps else is_work(events)
+    return np.flatnonzero(flags)
+
+
+def used_steps(trace: Trace) -> Int64s:
+    """Numbers of the steps that figures are taken from."""
+    steps = trace.table("steps")
+    found: Int64s = steps["step"][steps["used"]]
+    return found
+
+
+def _in_steps(events: Table, steps: Int64s) -> Flags:
+    """Whether each event is work in one of these steps."""
+    return is_work(events) & isin(events["step"], steps)
+
+
+def _devices(events: Table) -> int:
+    return len(grouped(events, "host", "device"))
+
+
+def spans_of_steps(trace: Trace) -> Table:
     """Rows (host, step, start_ns, end_ns) of all steps, by the clock of each host.
 
     On one host these are the steps themselves; of several each spans its own executions.
     """
-    steps, hosts = trace.steps, trace.meta.hosts
+    hosts = trace.meta.hosts
     if len(hosts) == 1:
+        steps = trace.table("steps")
         ends = steps["start_ns"] + steps["duration_ns"]
-        return steps[["step", "start_ns"]].assign(host=hosts[0], end_ns=ends)
-    runs = trace.executions
-    timed = runs[["step", "start_ns"]].assign(
-        host=runs["host"].astype("str"), end_ns=runs["start_ns"] + runs["duration_ns"]
+        spans = steps.select("step", "start_ns")
+        return spans.assign(host=texts_of(hosts * len(steps)), end_ns=ends)
+    runs = trace.table("executions")
+    runs = runs[runs["step"] != -1]
+    groups = grouped(runs, "host", "step")
+    spans = runs.select("host", "step")[groups.first]
+    return spans.assign(
+        start_ns=groups.min(runs["start_ns"]),
+        end_ns=groups.max(runs["start_ns"] + runs["duration_ns"]),
     )
-    spans = timed[timed["step"] != -1].groupby(["host", "step"])
-    return spans.agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max")).reset_index()
 
 
 @once
 def op_time(trace: Trace) -> tuple[int, int]:
     """Self time of all work, and of that in used steps, in ns."""
-    steps = trace.steps["step"][trace.steps["used"]]
-    work = work_of(trace.events)
-    in_steps = work["self_ns"][work["step"].isin(steps)]
+    work = work_of(trace.table("events"))
+    in_steps = work["self_ns"][isin(work["step"], used_steps(trace))]
     return int(work["self_ns"].sum()), int(in_steps.sum())
 
 
 @once
-def busy_by_step(trace: Trace) -> pd.Series:
+def busy_by_step(trace: Trace) -> Table:
     """`busy_ns` of all work, of each piece the time within its step."""
-    return busy_ns(trace.events, spans_of_steps(trace))
+    return busy_ns(trace.table("events"), spans_of_steps(trace))
 
 
-def busy_ns(events: pd.DataFrame, spans: pd.DataFrame | None = None) -> pd.Series:
-    """Time in which each device did anything, by step: unions of intervals, indexed by `step`.
+def busy_ns(events: Table, spans: Table | None = None) -> Table:
+    """Rows (step, busy_ns), by step: time in which devices did anything, unions of intervals.
 
     `events` that only wait count nothing. With `spans` (of `spans_of_steps`) only the time within
     its step counts of each piece: work that no execution claims may outlast it.
     """
     events = work_of(events)
-    places = events.groupby(["step", "host", "device"], sort=False, observed=True)
-    group = places.ngroup().to_numpy().astype(np.int64)
-    starts = events["start_ns"].to_numpy()
-    ends = starts + events["duration_ns"].to_numpy()
-    steps = places.size().reset_index()[["step", "host"]].astype({"host": "str"})
+    groups = grouped(events, "step", "host", "device")
+    places = events.select("step", "host")[groups.first]
+    starts = events["start_ns"]
+    ends = starts + events["duration_ns"]
     if spans is not None and len(events):
-        known = spans.set_index(["host", "step"])
-        mine = pd.MultiIndex.from_frame(steps[["host", "step"]])
-        lows = known["start_ns"].reindex(mine, fill_value=starts.min()).to_numpy()[group]
-        highs = known["end_ns"].reindex(mine, fill_value=ends.max()).to_numpy()[group]
+        at = places_in(places, spans, "host", "step")
+        lows = np.append(spans["start_ns"], starts.min())[at][groups.of]
+        highs = np.append(spans["end_ns"], ends.max())[at][groups.of]
         starts, ends = np.clip(starts, lows, highs), np.clip(ends, lows, highs)
-    covered = covered_by_group(group, starts, ends, len(steps))
-    return pd.Series(covered).groupby(steps["step"]).sum()
+    covered = covered_by_group(groups.of, starts, ends, len(groups))
+    by_step = grouped(places, "step")
+    return Table({"step": places["step"][by_step.first], "busy_ns": by_step.sum(covered)})
 
 
 # Which hardware did a trace run on, by the user's word or else the profile's?
@@ -150,8 +181,8 @@ def hardware_by_rank(trace: Trace) -> dict[int, HardwareSpec | None]:
     None where the profile calls it nothing, or nothing that is known.
     """
     named = load_hardware(trace.meta.hardware) if trace.meta.hardware else None
-    ranks, models = trace.devices["rank"].tolist(), trace.devices["model"].tolist()
-    return {rank: named or hardware_of(model) for rank, model in zip(ranks, models, strict=True)}
+    known = trace.table("devices").rows("rank", "model")
+    return {rank: named or hardware_of(model) for rank, model in known}
 
 
 def hardware_in(trace: Trace) -> HardwareSpec | None:

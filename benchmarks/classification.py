@@ -41,7 +41,7 @@ def once(file: Path, runs: int) -> dict[str, float]:
     for _ in range(1 + runs):
         programs = programs_in(hlo_ops, [largest])
         before, cpu_before = time.perf_counter(), time.process_time()
-        classes = classify(programs)
+        classes = classify(programs).pandas()
         cpu.append(time.process_time() - cpu_before)
         spent.append(time.perf_counter() - before)
     return {

@@ -130,7 +130,7 @@ def _laid_out(folder: Path, case: Case) -> tuple[dict[str, int], dict[str, Any]]
     heap = peak.heaps[0]
     mine = trace.buffers[trace.buffers["module"].eq(peak.module)]
     born = mine[mine["trace"].eq(heap.trace) & mine["live_from"].ge(0)]
-    labels = classes_of(trace)
+    labels = classes_of(trace).pandas()
     labels = labels[labels["module"].eq(peak.module)].set_index("op")
     part = (labels["component"] + "/" + labels["phase"]).reindex(born["op"]).fillna("other")
     live = heap.live_bytes[born["live_from"].to_numpy()]

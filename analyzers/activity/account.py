@@ -12,7 +12,6 @@ communication too, with the same sum.
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import DeviceSteps, between_steps, device_steps
 from moeprof.analyzers.activity.work import (
@@ -26,7 +25,9 @@ from moeprof.analyzers.activity.work import (
     on_one_axis,
     shares_of_time,
 )
-from moeprof.tables.intervals import cover
+from moeprof.columns.grouping import grouped, places_in
+from moeprof.columns.table import Frame, Table
+from moeprof.tables.intervals import Int64s, cover
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
 
@@ -35,11 +36,9 @@ BETWEEN = ("between_idle", "between_other")
 PARTS = (*IN_STEP, *BETWEEN)
 """Times that add up to the interval."""
 
-_PLACE = ["host", "device", "step"]
-
 
 @once
-def account_of(trace: Trace) -> pd.DataFrame:
+def account_of(trace: Trace) -> Table:
     """A row per segment of `device_steps`, in its order.
 
     Columns: host, device, rank, step, start_ns, duration_ns, those of `shares_of_time`, and
@@ -48,22 +47,32 @@ def account_of(trace: Trace) -> pd.DataFrame:
     steps = device_steps(trace)
     spans = steps.spans
     lengths = steps.inside.end_ns - steps.inside.start_ns
-    table = spans[["host", "device", "rank", "step", "start_ns"]].assign(
+    interval_ns = (spans["next_ns"] - spans["start_ns"]).astype(np.float64)
+    table = spans.select("host", "device", "rank", "step", "start_ns").assign(
         duration_ns=spans["end_ns"] - spans["start_ns"],
         **shares_of_time(_laid_out(steps), lengths),
-        interval_ns=(spans["next_ns"] - spans["start_ns"]).where(spans["has_next"]),
+        interval_ns=np.where(spans["has_next"], interval_ns, np.nan),
     )
-    return table.merge(_between(between_steps(trace)), on=_PLACE, how="left")
+    between = _between(between_steps(trace))
+    place = places_in(table, between, "host", "device", "step")
+    idle_ns, other_ns = (
+        np.append(between[name], np.nan)[place] for name in ("between_idle_ns", "between_other_ns")
+    )
+    return table.assign(between_idle_ns=idle_ns, between_other_ns=other_ns)
 
 
-def intervals_of(table: pd.DataFrame) -> pd.DataFrame:
+def intervals_of(table: Frame) -> Frame:
     """The rows of an account, or of `timeline`, whose interval is known."""
-    return table[table["interval_ns"].notna()]
+    found: Frame = table[~np.isnan(table["interval_ns"])]
+    return found
 
 
-def interval_by_step(trace: Trace) -> pd.Series:
-    """Interval by step, float64 ns, that of the host where it is longest; none where unknown."""
-    return intervals_of(account_of(trace)).groupby("step")["interval_ns"].max()
+def interval_by_step(trace: Trace) -> dict[int, float]:
+    """Interval by step in ns, that of the host where it is longest; none where unknown."""
+    known = intervals_of(account_of(trace))
+    groups = grouped(known, "step")
+    longest = groups.max(known["interval_ns"])
+    return dict(zip(known["step"][groups.first].tolist(), longest.tolist(), strict=True))
 
 
 def mean_interval_ns(trace: Trace) -> float | None:
@@ -72,12 +81,13 @@ def mean_interval_ns(trace: Trace) -> float | None:
     return float(found.mean()) if len(found) else None
 
 
-def _between(between: DeviceSteps) -> pd.DataFrame:
+def _between(between: DeviceSteps) -> Table:
     spans = between.spans
     busy = covered_ns(_laid_out(between), (COMPUTE, COMMUNICATION, COPY), len(spans))
     whole = between.inside.end_ns - between.inside.start_ns
     other = busy.astype(np.float64)
-    return spans[_PLACE].assign(between_idle_ns=whole - other, between_other_ns=other)
+    found = spans.select("host", "device", "step")
+    return found.assign(between_idle_ns=whole - other, between_other_ns=other)
 
 
 def _laid_out(steps: DeviceSteps) -> Pieces:
@@ -85,12 +95,12 @@ def _laid_out(steps: DeviceSteps) -> Pieces:
 
 
 @once
-def exposed_ns(trace: Trace) -> pd.Series:
-    """Exposed time of the communication in used steps, int64 ns by row of `EVENTS`.
+def exposed_ns(trace: Trace) -> Int64s:
+    """Exposed time of the communication in used steps, int64 ns for each row of `EVENTS`.
 
-    Where pieces overlap, the time is of the one that began first: all together are what the
-    timeline calls exposed communication, to the nanosecond; where steps overlap, too, as no moment
-    counts twice in either.
+    0 for what is no communication. Where pieces overlap, the time is of the one that began first:
+    all together are what the timeline calls exposed communication, to the nanosecond; where steps
+    overlap, too, as no moment counts twice in either.
     """
     parts = device_steps(trace)
     once = _without_overlaps(parts.spans)
@@ -103,14 +113,17 @@ def exposed_ns(trace: Trace) -> pd.Series:
     reached = np.maximum.accumulate(np.concatenate([[0], end]))[:-1]
     begin = np.minimum(np.maximum(start, reached), end)
     alone = (end - begin) - (hidden.until(end) - hidden.until(begin))
-    by_row = pd.Series(alone, index=parts.rows[sends], dtype="int64")
-    return by_row.groupby(level=0).sum()
+    by_row = np.zeros(len(trace.table("events")), np.int64)
+    np.add.at(by_row, parts.rows[sends], alone)
+    return by_row
 
 
-def _without_overlaps(spans: pd.DataFrame) -> Spans:
+def _without_overlaps(spans: Table) -> Spans:
     """The segments, each beginning no earlier than those before it on its device have ended."""
-    ordered = spans.sort_values("start_ns", kind="stable")
-    devices = [ordered["host"], ordered["device"]]
-    reached = ordered.groupby(devices)["end_ns"].cummax().groupby(devices).shift(fill_value=0)
-    start = ordered["start_ns"].clip(lower=reached).sort_index().to_numpy()
-    return Spans(start, np.maximum(spans["end_ns"].to_numpy(), start))
+    start = spans["start_ns"].copy()
+    order = np.argsort(start, kind="stable")
+    for own in grouped(spans[order], "host", "device").rows():
+        mine = order[own]
+        reached = np.maximum.accumulate(spans["end_ns"][mine])[:-1]
+        start[mine] = np.maximum(start[mine], np.concatenate([[0], reached]))
+    return Spans(start, np.maximum(spans["end_ns"], start))

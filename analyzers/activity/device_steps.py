@@ -11,127 +11,120 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.work import Spans, classes_of_events
+from moeprof.analyzers.window import used_steps
+from moeprof.columns.grouping import grouped, pairs_of, places_in
+from moeprof.columns.table import Table, isin, texts_of
 from moeprof.tables.intervals import Int64s, work_of
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
 
-_KEYS = ["host", "step"]
 
-
-def step_spans(trace: Trace) -> pd.DataFrame:
+def step_spans(trace: Trace) -> Table:
     """Rows (host, step, start_ns, end_ns) of the used steps, by host and start.
 
     On one host these are the steps themselves. Of several, each takes its own share of the step
     by its own clock: first start to last end of its executions, else of its events. Without a
     used step each host has one row, step -1, over all its work.
     """
-    used = trace.steps[trace.steps["used"]]
-    if len(used) and len(trace.meta.hosts) == 1:
-        spans = pd.DataFrame({"host": trace.meta.hosts[0], "step": used["step"].to_numpy()})
-        spans["start_ns"] = used["start_ns"].to_numpy()
-        spans["end_ns"] = spans["start_ns"] + used["duration_ns"].to_numpy()
-        return spans.sort_values(["host", "start_ns"], ignore_index=True)
+    steps, hosts = trace.table("steps"), trace.meta.hosts
+    used = steps[steps["used"]]
+    if len(used) and len(hosts) == 1:
+        spans = Table({"host": texts_of(hosts * len(used)), "step": used["step"]})
+        ends = used["start_ns"] + used["duration_ns"]
+        return spans.assign(start_ns=used["start_ns"], end_ns=ends).sorted("host", "start_ns")
     source = spans_from(trace)
-    if source == "executions":
-        return _hulls(trace.executions[trace.executions["step"].isin(used["step"])])
-    work = work_of(trace.events)
-    if source == "work":
-        return _hulls(work[work["step"].isin(used["step"])])
-    return _hulls(work.assign(step=-1))
+    if source == "nothing":
+        return _hulls(work_of(trace.table("events")).assign(step=-1))
+    runs = trace.table("executions" if source == "executions" else "events")
+    runs = runs if source == "executions" else work_of(runs)
+    return _hulls(runs[isin(runs["step"], used["step"])])
 
 
 @once
 def spans_from(trace: Trace) -> str:
     """What tells of all hosts of a run when their used steps lie: executions, work, or nothing."""
-    used = trace.steps["step"][trace.steps["used"]]
-    if trace.executions["step"].isin(used).any():
+    used = used_steps(trace)
+    if isin(trace.table("executions")["step"], used).any():
         return "executions"
-    return "work" if work_of(trace.events)["step"].isin(used).any() else "nothing"
+    return "work" if isin(work_of(trace.table("events"))["step"], used).any() else "nothing"
 
 
 @once
-def places_of(trace: Trace) -> tuple[np.ndarray, pd.DataFrame]:
+def places_of(trace: Trace) -> tuple[Int64s, Table]:
     """For each event the number of its device, and the rows (place, host, device, rank) of these.
 
     A device without work has no row; its rank is -1 where `trace.devices` does not know it.
     """
-    hosts, devices = trace.events["host"].cat, trace.events["device"].to_numpy()
-    wide = int(devices.max(initial=0)) + 2  # device -1 is one too
-    of_host = hosts.codes.to_numpy().astype(np.int64)  # few hosts have codes of 8 bits
-    codes, place = np.unique(of_host * wide + devices + 1, return_inverse=True)
-    places = pd.DataFrame(
-        {
-            "place": np.arange(len(codes)),
-            "host": np.asarray(hosts.categories, dtype=object)[codes // wide],
-            "device": codes % wide - 1,
-        }
-    ).astype({"host": "str"})
-    found = places.merge(trace.devices[["host", "device", "rank"]], how="left")
-    return place, found.fillna({"rank": -1}).astype({"rank": "int64"})
+    events, devices = trace.table("events"), trace.table("devices")
+    groups = grouped(events, "host", "device")
+    found = events.select("host", "device")[groups.first]
+    ranks = np.append(devices["rank"], -1)[places_in(found, devices, "host", "device")]
+    places = Table({"place": np.arange(len(groups)), **found.columns, "rank": ranks})
+    return groups.of, places.assign(host=found["host"].array())
 
 
-def _hulls(work: pd.DataFrame) -> pd.DataFrame:
-    timed = work[["host", "step", "start_ns"]].assign(
-        host=work["host"].astype("str"), end_ns=work["start_ns"] + work["duration_ns"]
+def _hulls(work: Table) -> Table:
+    groups = grouped(work, "host", "step")
+    found = work.select("host", "step")[groups.first].assign(
+        start_ns=groups.min(work["start_ns"]),
+        end_ns=groups.max(work["start_ns"] + work["duration_ns"]),
     )
-    spans = timed.groupby(_KEYS).agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max"))
-    return spans.reset_index().sort_values(["host", "start_ns"], ignore_index=True)
+    return found.assign(host=texts_of(found["host"])).sorted("host", "start_ns")
 
 
-def joined(spans: pd.DataFrame, events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+def joined(spans: Table, events: Table) -> tuple[Int64s, Int64s]:
     """Pairs (row of `events`, row of `spans`) that share a host and some time.
 
     A step counts what its devices do while it lasts, whichever step the work belongs to: a device
     is idle only when it does nothing.
     """
-    rows: list[np.ndarray] = []
-    matches: list[np.ndarray] = []
-    for host, part in spans.groupby("host", sort=False):
-        mine = np.flatnonzero((events["host"] == host).to_numpy())
-        start = events["start_ns"].to_numpy()[mine]
-        end = start + events["duration_ns"].to_numpy()[mine]
-        begins, ends = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
+    rows: list[Int64s] = []
+    matches: list[Int64s] = []
+    for own in grouped(spans, "host", is_sorted=False).rows():
+        mine = np.flatnonzero(events["host"] == spans["host"][own[0]])
+        start = events["start_ns"][mine]
+        end = start + events["duration_ns"][mine]
+        begins, ends = spans["start_ns"][own], spans["end_ns"][own]
         # spans may overlap: all before `first` have ended by the start, all from `last` begin later
         first = np.searchsorted(np.maximum.accumulate(ends), start, side="left")
         last = np.searchsorted(begins, end, side="right")
         count = np.maximum(last - first, 0)
         place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         rows.append(np.repeat(mine, count))
-        matches.append(part.index.to_numpy()[np.repeat(first, count) + place])
+        matches.append(own[np.repeat(first, count) + place])
     none = np.zeros(0, dtype="int64")
     return np.concatenate([none, *rows]), np.concatenate([none, *matches])
 
 
-def with_next(trace: Trace, spans: pd.DataFrame) -> pd.DataFrame:
+def with_next(trace: Trace, spans: Table) -> Table:
     """`spans` (host, step, start_ns, end_ns of used steps) with next_ns and has_next.
 
     ``next_ns`` is the start of the next step on the host, where that is known; else the end.
     """
     after = _following(trace)
-    starts = spans.set_index(_KEYS)["start_ns"]
-    wanted = pd.MultiIndex.from_arrays([spans["host"], spans["step"].map(after)])
-    found = starts.reindex(wanted).to_numpy(dtype="float64")
-    has_next = found >= spans["start_ns"].to_numpy()
-    next_ns = np.where(has_next, found, spans["end_ns"]).astype(np.int64)
-    return spans.assign(next_ns=next_ns, has_next=has_next)
+    steps = spans["step"].tolist()
+    following = np.array([after.get(step, step) for step in steps], np.int64)
+    place = places_in(spans.assign(step=following), spans, "host", "step")
+    begins = spans["start_ns"][place]
+    is_known = np.array([step in after for step in steps], bool) & (place >= 0)
+    has_next = is_known & (begins >= spans["start_ns"])
+    return spans.assign(next_ns=np.where(has_next, begins, spans["end_ns"]), has_next=has_next)
 
 
-def between_spans(spans: pd.DataFrame) -> pd.DataFrame:
+def between_spans(spans: Table) -> Table:
     """Of spans `with_next` those from the end of a step to the start of the next; none below 0."""
     known = spans[spans["has_next"]]
     begin = np.minimum(known["end_ns"], known["next_ns"])
-    found = known.assign(start_ns=begin, end_ns=known["next_ns"])
-    return found.sort_values(["host", "start_ns"], ignore_index=True)
+    return known.assign(start_ns=begin, end_ns=known["next_ns"]).sorted("host", "start_ns")
 
 
 @once
 def _following(trace: Trace) -> dict[int, int]:
     """Used step -> the step right after it, where that is used too; kept for two traces."""
-    steps = trace.steps
-    numbers, used = steps["step"].to_numpy(), steps["used"].to_numpy()
+    steps = trace.table("steps")
+    numbers, used = steps["step"], steps["used"]
     if len(numbers) < 2:
         return {}
     strides = np.diff(numbers)
@@ -157,10 +150,10 @@ class DeviceSteps(NamedTuple):
     of `EVENTS`, segment, start and end on the host's clock, class of work.
     """
 
-    spans: pd.DataFrame
+    spans: Table
     inside: Spans
-    rows: np.ndarray
-    segment: np.ndarray
+    rows: Int64s
+    segment: Int64s
     start_ns: np.ndarray
     end_ns: np.ndarray
     work: np.ndarray
@@ -182,26 +175,28 @@ def between_steps(trace: Trace) -> DeviceSteps:
 
 
 @once
-def _used_spans(trace: Trace) -> pd.DataFrame:
+def _used_spans(trace: Trace) -> Table:
     return with_next(trace, step_spans(trace))
 
 
-def _pieces(trace: Trace, steps: pd.DataFrame) -> DeviceSteps:
+def _pieces(trace: Trace, steps: Table) -> DeviceSteps:
     """`steps` are rows (host, step, start_ns, end_ns, next_ns), by host and start."""
-    events = trace.events
+    events = trace.table("events")
     place, places = places_of(trace)
-    spans = steps.reset_index(names="span").merge(places, on="host")
+    of_step, of_place = pairs_of(steps, places, "host")
+    spans = Table(
+        {"span": of_step} | steps[of_step].columns | places.without("host")[of_place].columns
+    )
     segments = np.full((len(places), len(steps)), -1)
-    segments[spans["place"], spans["span"]] = spans.index
+    segments[of_place, of_step] = np.arange(len(spans))
     rows, span = joined(steps, events)
-    start = events["start_ns"].to_numpy()[rows]
-    ends = np.minimum(spans["end_ns"].to_numpy(), spans["next_ns"].to_numpy())
+    start = events["start_ns"][rows]
     return DeviceSteps(
         spans=spans,
-        inside=Spans(spans["start_ns"].to_numpy(), ends),
+        inside=Spans(spans["start_ns"], np.minimum(spans["end_ns"], spans["next_ns"])),
         rows=rows,
         segment=segments[place[rows], span],
         start_ns=start,
-        end_ns=start + events["duration_ns"].to_numpy()[rows],
+        end_ns=start + events["duration_ns"][rows],
         work=classes_of_events(trace)[rows],
     )

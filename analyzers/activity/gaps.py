@@ -7,11 +7,12 @@ steps to its idle time between them, to the nanosecond.
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import DeviceSteps, between_steps, device_steps
 from moeprof.analyzers.activity.work import NEITHER, on_one_axis
-from moeprof.tables.intervals import is_work
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Table
+from moeprof.tables.intervals import Int64s, is_work
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -33,54 +34,64 @@ GAPS = Schema(
 )
 
 
-@once
-def gaps_of(trace: Trace) -> pd.DataFrame:
+def gaps_of(trace: Trace) -> Table:
     """`GAPS` of all devices in the used steps, by device and time."""
+    return _gaps_in_steps(trace)[0]
+
+
+@once
+def _gaps_in_steps(trace: Trace) -> tuple[Table, Int64s]:
     return _gaps(device_steps(trace))
 
 
 @once
-def gaps_between(trace: Trace) -> pd.DataFrame:
+def gaps_between(trace: Trace) -> Table:
     """`GAPS` of all devices from the end of a used step to the start of the next; kept as well.
 
     ``before`` and ``after`` reach beyond both: the work that ran last, and that which ran next.
     """
-    gaps = _gaps(between_steps(trace))
+    gaps, _ = _gaps(between_steps(trace))
     return gaps.assign(**_neighbours(trace, gaps))
 
 
 @once
-def lengths_of_gaps(trace: Trace) -> tuple[pd.Series, pd.Series]:
-    """Time of the gaps in and between steps, in ns by host, device and step."""
+def lengths_of_gaps(trace: Trace) -> tuple[Table, Table]:
+    """Rows (host, device, step, ns): time of the gaps in steps, and of those between them.
 
-    def length_ns(gaps: pd.DataFrame) -> pd.Series:
-        lasting = gaps.assign(ns=gaps["end_ns"] - gaps["start_ns"])
-        return lasting.groupby(["host", "device", "step"])["ns"].sum()
+    Added up by segment: millions of gaps are not grouped by the names of their places.
+    """
 
-    return length_ns(gaps_of(trace)), length_ns(_gaps(between_steps(trace)))
+    def length_ns(steps: DeviceSteps, gaps: Table, segment: Int64s) -> Table:
+        ns = np.zeros(len(steps.spans), np.int64)
+        np.add.at(ns, segment, gaps["end_ns"] - gaps["start_ns"])
+        return steps.spans.select("host", "device", "step").assign(ns=ns)
+
+    inside, between = device_steps(trace), between_steps(trace)
+    return length_ns(inside, *_gaps_in_steps(trace)), length_ns(between, *_gaps(between))
 
 
-def _neighbours(trace: Trace, gaps: pd.DataFrame) -> dict[str, np.ndarray]:
+def _neighbours(trace: Trace, gaps: Table) -> dict[str, Int64s]:
     """The last work of the device that began before each gap, and the first from its end on."""
-    events = trace.events
+    events = trace.table("events")
     found = {side: np.full(len(gaps), NONE) for side in ("before", "after")}
     works = is_work(events)
-    for (host, device), mine in gaps.groupby(["host", "device"]):
-        is_mine = events["host"].eq(str(host)) & events["device"].eq(int(str(device)))
-        at = np.flatnonzero(works & is_mine)
-        at = at[np.argsort(events["start_ns"].to_numpy()[at], kind="stable")]
-        starts = events["start_ns"].to_numpy()[at]
-        last = np.searchsorted(starts, mine["start_ns"].to_numpy(), "left") - 1
-        first = np.searchsorted(starts, mine["end_ns"].to_numpy(), "left")
+    for mine in grouped(gaps, "host", "device").rows():
+        host, device = gaps["host"][mine[0]], gaps["device"][mine[0]]
+        at = np.flatnonzero(works & (events["host"] == host) & (events["device"] == device))
+        at = at[np.argsort(events["start_ns"][at], kind="stable")]
+        starts = events["start_ns"][at]
+        last = np.searchsorted(starts, gaps["start_ns"][mine], "left") - 1
+        first = np.searchsorted(starts, gaps["end_ns"][mine], "left")
         rows = np.concatenate([[NONE], at, [NONE]])
-        found["before"][mine.index], found["after"][mine.index] = rows[last + 1], rows[first + 1]
+        found["before"][mine], found["after"][mine] = rows[last + 1], rows[first + 1]
     return found
 
 
-def _gaps(steps: DeviceSteps) -> pd.DataFrame:
+def _gaps(steps: DeviceSteps) -> tuple[Table, Int64s]:
+    """`GAPS`, and the segment of each."""
     segments, inside, rows, place, start_ns, end_ns, work = steps
-    if segments.empty:
-        return GAPS.frame()
+    if not len(segments):
+        return GAPS.table(), np.zeros(0, np.int64)
     origins = np.concatenate([[0], np.cumsum(inside.end_ns - inside.start_ns)])
     begin, finish = on_one_axis(inside, place, start_ns, end_ns)
     is_work = (work != NEITHER) & (finish > begin)
@@ -96,13 +107,12 @@ def _gaps(steps: DeviceSteps) -> pd.DataFrame:
     at = np.flatnonzero(start[1:] > reached[:-1]) + 1
     begins = reached[at - 1]
     segment = np.searchsorted(origins[:-1], begins, "right") - 1
-    shift = segments["start_ns"].to_numpy()[segment] - origins[segment]
-    found = segments[["host", "device", "rank", "step"]].iloc[segment].reset_index(drop=True)
-    return GAPS.check(
-        found.assign(
-            start_ns=begins + shift,
-            end_ns=start[at] + shift,
-            before=row[last[at - 1]],
-            after=row[at],
-        ).astype({"step": "int64"})
+    shift = segments["start_ns"][segment] - origins[segment]
+    places = segments.select("host", "device", "rank", "step")[segment]
+    found = places.assign(
+        start_ns=begins + shift,
+        end_ns=start[at] + shift,
+        before=row[last[at - 1]],
+        after=row[at],
     )
+    return GAPS.checked(found), segment

@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.account import account_of, intervals_of
 from moeprof.analyzers.activity.device_steps import between_steps
 from moeprof.analyzers.window import spans_of_steps
+from moeprof.columns.coded import Coded, code_type
+from moeprof.columns.grouping import distinct, grouped, places_in
+from moeprof.columns.table import Table, isin
 from moeprof.tables.intervals import is_work, work_of
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
@@ -52,7 +54,7 @@ class RecordedWork:
     all_ns: int
     used_ns: int
     dropped_ns: int
-    outside: pd.DataFrame
+    outside: Table
 
     @property
     def outside_ns(self) -> int:
@@ -68,34 +70,32 @@ class RecordedWork:
 @once
 def recorded_work(trace: Trace) -> RecordedWork | None:
     """Where the recorded work lies; None without a used step."""
-    steps = trace.steps
+    steps = trace.table("steps")
     if not steps["used"].any():
         return None
-    events = work_of(trace.events)
-    step, self_ns = events["step"].to_numpy(), events["self_ns"].to_numpy()
-    used = np.isin(step, steps["step"][steps["used"]])
-    dropped = np.isin(step, steps["step"][~steps["used"]])
-    loose = events[step == _NO_STEP]
+    events = work_of(trace.table("events"))
+    step, self_ns = events["step"], events["self_ns"]
+    used = isin(step, steps["step"][steps["used"]])
+    dropped = isin(step, steps["step"][~steps["used"]])
     return RecordedWork(
         all_ns=int(self_ns.sum()),
         used_ns=int(self_ns[used].sum()),
         dropped_ns=int(self_ns[dropped].sum()),
-        outside=_outside(trace, loose),
+        outside=_outside(trace, events[step == _NO_STEP]),
     )
 
 
-def program_names(trace: Trace, events: pd.DataFrame) -> np.ndarray:
+def program_names(trace: Trace, events: Table) -> Coded:
     """The program of each of `events`; what it is where none is known."""
-    modules = events["module"].to_numpy()
-    named = dict(zip(trace.modules["module"].tolist(), trace.modules["name"].tolist(), strict=True))
-    used, place = np.unique(modules, return_inverse=True)
+    modules, kinds = events["module"], events["kind"]
+    named = dict(trace.table("modules").rows("module", "name"))
+    used = distinct(modules)
     programs = [named.get(module) or _by_id(module) for module in used.tolist()]
-    labels = events["kind"].cat
-    kinds = [_KINDS.get(str(kind), _NAMELESS) for kind in labels.categories]
-    of_kind = np.array([*kinds, _NAMELESS], dtype=object)[labels.codes.to_numpy()]
-    of_module = np.array([*programs, ""], dtype=object)[place]
-    found: np.ndarray = np.where(modules == -1, of_kind, of_module)
-    return found
+    of_module = Coded.of(programs)
+    found = Coded(of_module.codes[np.searchsorted(used, modules)], of_module.texts)
+    of_kind = Coded.of(_KINDS.get(kind, _NAMELESS) for kind in kinds.texts)
+    is_nameless = modules == -1
+    return found.replaced(is_nameless, of_kind[kinds.codes[is_nameless]])
 
 
 def _by_id(module: int) -> str:
@@ -103,43 +103,42 @@ def _by_id(module: int) -> str:
     return f"program {module}" if module >= 0 else _NAMELESS
 
 
-def _outside(trace: Trace, loose: pd.DataFrame) -> pd.DataFrame:
-    if loose.empty:
-        return OUTSIDE.frame()
-    named = pd.DataFrame(
-        {
-            "program": program_names(trace, loose),
-            "place": _places(trace, loose),
-            "self_ns": loose["self_ns"].to_numpy(),
-        }
-    )
-    return outside_by_place(named.assign(pieces=1))
+def _outside(trace: Trace, loose: Table) -> Table:
+    if not len(loose):
+        return OUTSIDE.table()
+    named = {"program": program_names(trace, loose), "place": _places(trace, loose)}
+    return outside_by_place(Table(named).assign(pieces=1, self_ns=loose["self_ns"]))
 
 
-def outside_by_place(rows: pd.DataFrame) -> pd.DataFrame:
+def outside_by_place(rows: Table) -> Table:
     """`OUTSIDE` of rows (program, place, pieces, self_ns)."""
-    table = rows.groupby(["program", "place"])[["pieces", "self_ns"]].sum().reset_index()
-    order = ["self_ns", "program", "place"]
-    table = table.sort_values(order, ascending=[False, True, True], ignore_index=True)
-    return OUTSIDE.check(table.astype({"program": "str", "place": "str"}))
+    groups = grouped(rows, "program", "place")
+    sums = {name: groups.sum(rows[name]) for name in ("pieces", "self_ns")}
+    table = rows.select("program", "place")[groups.first].assign(**sums)
+    return OUTSIDE.table(table.sorted("self_ns", "program", "place", falling=["self_ns"]).columns)
 
 
-def _places(trace: Trace, loose: pd.DataFrame) -> np.ndarray:
+_PLACES = (BEFORE, BETWEEN, DURING, AFTER)
+
+
+def _places(trace: Trace, loose: Table) -> Coded:
     """Where each piece begins, by the clock of its host."""
-    found = np.full(len(loose), BETWEEN, dtype=object)
-    hosts, start = loose["host"].astype("str").to_numpy(), loose["start_ns"].to_numpy()
+    found = np.full(len(loose), _PLACES.index(BETWEEN), code_type(len(_PLACES)))
+    events, start = trace.table("events"), loose["start_ns"]
+    worked = events.select("host", "step")[grouped(events, "host", "step").first]
     spans = spans_of_steps(trace)
-    worked = trace.events[["host", "step"]].drop_duplicates().astype({"host": "str"})
-    spans = spans.merge(worked)  # others are times of the host
-    for host, mine in spans.sort_values("start_ns").groupby("host"):
-        begins = mine["start_ns"].to_numpy()
-        reached = np.maximum.accumulate(mine["end_ns"].to_numpy())
+    spans = spans[places_in(spans, worked, "host", "step") >= 0]  # others are times of the host
+    spans = spans.sorted("start_ns")
+    for own in grouped(spans, "host").rows():
+        begins = spans["start_ns"][own]
+        reached = np.maximum.accumulate(spans["end_ns"][own])
         at = np.searchsorted(begins, start, "right") - 1
-        is_mine = hosts == host
-        found[is_mine & (at < 0)] = BEFORE
-        found[is_mine & (at >= 0) & (start < reached[np.maximum(at, 0)])] = DURING
-        found[is_mine & (start >= reached[-1])] = AFTER
-    return found
+        is_mine = loose["host"] == spans["host"][own[0]]
+        found[is_mine & (at < 0)] = _PLACES.index(BEFORE)
+        is_inside = (at >= 0) & (start < reached[np.maximum(at, 0)])
+        found[is_mine & is_inside] = _PLACES.index(DURING)
+        found[is_mine & (start >= reached[-1])] = _PLACES.index(AFTER)
+    return Coded(found, _PLACES)
 
 
 OTHER_PROGRAMS = Schema(
@@ -154,43 +153,49 @@ OTHER_PROGRAMS = Schema(
 
 
 @once
-def other_programs(trace: Trace) -> pd.DataFrame:
+def other_programs(trace: Trace) -> Table:
     """`OTHER_PROGRAMS`, by step, the longest first."""
-    table = intervals_of(account_of(trace))
-    if table.empty:
-        return OTHER_PROGRAMS.frame()
-    devices = len(table[["host", "device"]].drop_duplicates())
+    known = intervals_of(account_of(trace))
+    if not len(known):
+        return OTHER_PROGRAMS.table()
+    devices = len(grouped(known, "host", "device"))
     pieces = pieces_between(trace)
-    pieces = pieces[pieces["step"].isin(table["step"])]
-    if pieces.empty:
-        return OTHER_PROGRAMS.frame()
-    groups = pieces.groupby(_OF_PIECES)["ns"]
-    found = (groups.sum() / devices).reset_index(name="per_device_ns")
-    order = ["step", "per_device_ns", "program"]
-    found = found.sort_values(order, ascending=[True, False, True], ignore_index=True)
-    return OTHER_PROGRAMS.check(found.astype({"program": "str", "per_device_ns": "float64"}))
+    pieces = pieces[isin(pieces["step"], known["step"])]
+    table = pieces.assign(per_device_ns=pieces["ns"] / devices)
+    order = ("step", "per_device_ns", "program")
+    return OTHER_PROGRAMS.checked(table.sorted(*order, falling=["per_device_ns"]))
 
 
-_OF_PIECES = ["step", "program", "is_program"]
+_OF_PIECES = ("step", "program", "is_program")
 
 
 @once
-def pieces_between(trace: Trace) -> pd.DataFrame:
+def pieces_between(trace: Trace) -> Table:
     """Rows (step, program, is_program, ns) of the work between steps, cut to that time."""
     between = between_steps(trace)
     low, high = between.inside.start_ns[between.segment], between.inside.end_ns[between.segment]
     ns = np.clip(between.end_ns, low, high) - np.clip(between.start_ns, low, high)
-    events = trace.events.iloc[between.rows]
+    events = trace.table("events").select("module", "kind")[between.rows]
     kept = (ns > 0) & is_work(events)
-    pieces = pd.DataFrame(
-        {
-            "step": between.spans["step"].to_numpy()[between.segment[kept]],
-            "program": program_names(trace, events[kept]).astype(str),
-            "is_program": events["module"].to_numpy()[kept] != -1,
-            "ns": ns[kept],
-        }
+    events = events[kept]
+    return pieces_added(
+        Table(
+            {
+                "step": between.spans["step"][between.segment[kept]],
+                "program": program_names(trace, events),
+                "is_program": events["module"] != -1,
+                "ns": ns[kept],
+            }
+        )
     )
-    return pieces.groupby(_OF_PIECES)["ns"].sum().reset_index()
+
+
+def pieces_added(pieces: Table) -> Table:
+    """Times of `pieces_between` added up, each program of a step once, in the order of steps."""
+    groups = grouped(pieces, *_OF_PIECES)
+    found = pieces.select(*_OF_PIECES)[groups.first].assign(ns=groups.sum(pieces["ns"]))
+    programs = found["program"]
+    return found.assign(program=programs.array() if isinstance(programs, Coded) else programs)
 
 
 # Programs that run once in several steps, at equal distances, as an update after some micro-steps.
@@ -218,7 +223,8 @@ def like(places: np.ndarray, count: int, distance: int) -> int:
 
 def steps_in_a_row(trace: Trace) -> np.ndarray:
     """Steps with an interval, in order; none where one between them lacks its interval."""
-    used = trace.steps[trace.steps["used"]].sort_values("start_ns")["step"].to_numpy()
+    steps = trace.table("steps")
+    used = steps[steps["used"]].sorted("start_ns")["step"]
     places = np.flatnonzero(np.isin(used, intervals_of(account_of(trace))["step"]))
     found: np.ndarray = used[places]
     return found if (np.diff(places) == 1).all() else found[:0]

@@ -15,11 +15,12 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import is_collective, sure_rows
 from moeprof.analyzers.classify.components import COPIES, LOOPS
 from moeprof.analyzers.classify.op_kinds import exchange_of
+from moeprof.columns.coded import Coded, Flags
+from moeprof.columns.table import Column, Given, Table, isin
 from moeprof.tables.intervals import is_work
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
@@ -46,10 +47,10 @@ _COPY_OP = r"^copy(?:-start|-done)?(?:\.\d+)*$"
 @once
 def classes_of_events(trace: Trace) -> np.ndarray:
     """`work_classes` of all events."""
-    return work_classes(trace, trace.events)
+    return work_classes(trace, trace.table("events"))
 
 
-def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
+def work_classes(trace: Trace, events: Given) -> np.ndarray:
     """One of the four classes for each of `events` (rows of `EVENTS`), as int8.
 
     Communication: the op is a collective, or a custom call that sends or brings back tokens, or
@@ -58,13 +59,13 @@ def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     An op whose program is missing goes by its name, and is a loop if others lie in it. What a TPU
     has in flight beside its core is communication or else a copy: the core computes.
     """
+    events = Table.of(events)
     classes = np.full(len(events), COMPUTE, dtype="int8")
-    opcodes, rows = trace.hlo_ops["opcode"], sure_rows(events)
-    is_kind_of_copy = events["kind"].isin(["copy", "memset"]).to_numpy()
-    is_copied = is_kind_of_copy | _is_driver_copy(events)
+    opcodes, rows = trace.table("hlo_ops")["opcode"], sure_rows(events)
+    is_copied = isin(events["kind"], ("copy", "memset")) | events["name"].that(is_driver_copy)
     classes[is_copied | _is_one_of(opcodes, COPIES, rows)] = COPY
     is_unknown = _is_unknown_op(events)
-    has_body = (events["self_ns"] < events["duration_ns"]).to_numpy()
+    has_body = events["self_ns"] < events["duration_ns"]
     classes[has_body & is_unknown] = NEITHER
     classes[is_unknown & _is_named(events["op"], _COPY_OP)] = COPY
     classes[_is_named(events["line"], _IN_FLIGHT)] = COPY
@@ -74,42 +75,29 @@ def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     return classes
 
 
-def _is_driver_copy(events: pd.DataFrame) -> np.ndarray:
-    """Whether a piece is a copy or memory set of the driver: in a GPU graph a kernel of its own."""
-    names = events["name"].cat
-    hits = np.array([is_driver_copy(name) for name in names.categories], dtype=bool)
-    return hits.take(names.codes.to_numpy()) if len(events) else hits[:0]
-
-
-def _is_communication(trace: Trace, events: pd.DataFrame) -> np.ndarray:
-    targets = trace.hlo_ops["custom_call_target"]
-    sends = {target for target in targets.unique() if exchange_of(target)}
+def _is_communication(trace: Trace, events: Table) -> Flags:
+    targets = trace.table("hlo_ops")["custom_call_target"]
+    sends = {target for target in set(targets.tolist()) if exchange_of(target)}
     is_sent = _is_one_of(targets, sends, sure_rows(events))
     is_like_one = _is_unknown_op(events) & _is_named(events["op"], _COLLECTIVE_OP)
-    names = events["name"].cat
-    hits = np.array([kind_of_kernel(n) in KERNELS_OF_COMMUNICATION for n in names.categories], bool)
-    is_kernel = hits.take(names.codes.to_numpy()) if len(events) else hits[:0]
-    found: np.ndarray = is_collective(trace, events) | is_sent | is_kernel | is_like_one
+    is_kernel = events["name"].that(lambda n: kind_of_kernel(n) in KERNELS_OF_COMMUNICATION)
+    found: Flags = is_collective(trace, events) | is_sent | is_kernel | is_like_one
     return found
 
 
-def _is_unknown_op(events: pd.DataFrame) -> np.ndarray:
+def _is_unknown_op(events: Table) -> Flags:
     """Whether a piece is an op whose program is missing; a guessed op is none to go by."""
-    is_unknown: np.ndarray = (events["instruction"] < 0).to_numpy() & events["kind"].eq(
-        "op"
-    ).to_numpy()
+    is_unknown: Flags = (events["instruction"] < 0) & (events["kind"] == "op")
     return is_unknown
 
 
-def _is_named(names: pd.Series, pattern: str) -> np.ndarray:
-    hits = [re.search(pattern, name) is not None for name in names.cat.categories]
-    found = np.array(hits, dtype=bool)
-    return found.take(names.cat.codes.to_numpy())
+def _is_named(names: Coded, pattern: str) -> Flags:
+    return names.that(re.compile(pattern).search)
 
 
-def _is_one_of(texts: pd.Series, wanted: Set[str], rows: np.ndarray) -> np.ndarray:
+def _is_one_of(texts: Column, wanted: Set[str], rows: np.ndarray) -> Flags:
     """Whether the op in each row of `HLO_OPS` has one of these texts; row -1 has none."""
-    return np.append(texts.isin(wanted).to_numpy(), False).take(rows)
+    return np.append(isin(texts, wanted), False).take(rows)
 
 
 @dataclass(frozen=True)

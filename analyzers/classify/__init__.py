@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
-
 from moeprof.analyzers.classify.components import COLLECTIVES, HOW, LOOPS, Finding
 from moeprof.analyzers.classify.findings import finding_of
 from moeprof.analyzers.classify.layers import layer_kinds
@@ -19,6 +17,7 @@ from moeprof.analyzers.classify.seen import OpRoles
 from moeprof.analyzers.classify.told import best_name, source_of
 from moeprof.analyzers.classify.values import Flow
 from moeprof.analyzers.classify.votes import Votes, cast, outcome
+from moeprof.columns.table import Table
 from moeprof.hlo.program import Op, Program
 from moeprof.interpreter import uncollected
 from moeprof.tables.schema import Column, Schema
@@ -46,7 +45,7 @@ _Row = dict[str, object]
 
 def classify(
     programs: Mapping[int, Program], named: Mapping[int, Mapping[str, str]] | None = None
-) -> pd.DataFrame:
+) -> Table:
     """`CLASSES` of every instruction of the programs, which are given by their ids.
 
     ``named`` are the components that the user gave, by program and op: they stand.
@@ -57,7 +56,7 @@ def classify(
             for module in sorted(programs)
             for row in _classify_module(module, programs[module], (named or {}).get(module, {}))
         ]
-        return CLASSES.frame(rows)
+        return CLASSES.table(rows)
 
 
 def _classify_module(module: int, program: Program, named: Mapping[str, str]) -> list[_Row]:

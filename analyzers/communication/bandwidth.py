@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from moeprof.analyzers.communication.sites import Site
 from moeprof.analyzers.window import hardware_by_rank
+from moeprof.columns.table import Table, texts_of
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
+
+Float64s = npt.NDArray[np.float64]
 
 LATENCY_NS = 20_000
 """What a call may take however little it sends: launch, handshake and one round of messages."""
@@ -42,12 +45,12 @@ def bus_factor(opcode: str, group_size: int) -> float:
     return share if opcode in _ONCE else 1.0
 
 
-def gb_per_s(size_bytes: pd.Series, duration_ns: pd.Series) -> pd.Series:
+def gb_per_s(size_bytes: Float64s, duration_ns: Float64s) -> Float64s:
     """Bytes per nanosecond, which are decimal gigabytes per second; NaN without a duration."""
-    return size_bytes / duration_ns.where(duration_ns > 0)
+    return size_bytes / np.where(duration_ns > 0, duration_ns, np.nan)
 
 
-def links_of(trace: Trace, sites: Sequence[Site], given: float | None) -> pd.Series:
+def links_of(trace: Trace, sites: Sequence[Site], given: float | None) -> Float64s:
     """GB/s of the link that the groups of each site use, by place; NaN where it is not known.
 
     Within a host that is `given` bytes/s, else what the vendor states for the device's model.
@@ -55,7 +58,7 @@ def links_of(trace: Trace, sites: Sequence[Site], given: float | None) -> pd.Ser
     that no one speed is theirs.
     """
     devices = hardware_by_rank(trace)
-    hosts = trace.devices.set_index("rank")["host"].to_dict()
+    hosts = dict(trace.table("devices").rows("rank", "host"))
     found = []
     for site in sites:
         members = [rank for group in site.groups[:1] for rank in group if rank in devices]
@@ -67,31 +70,33 @@ def links_of(trace: Trace, sites: Sequence[Site], given: float | None) -> pd.Ser
         elif link and spread == len(members) and link.domain <= _ONE_MACHINE:
             speed = link.network_bytes_per_s or np.nan
         found.append(speed / 1e9)
-    return pd.Series(found, dtype="float64")
+    return np.array(found, np.float64)
 
 
-def with_flags(table: pd.DataFrame, links: pd.Series, *, has_links: bool) -> pd.DataFrame:
+def with_flags(table: Table, links: Float64s, *, has_links: bool) -> Table:
     """`table` with the columns ``link_share`` and ``flag``.
 
     Without a known link the fastest large collective of the trace is the measure, unless the
     devices have no links at all. A message whose size is only bounded is judged by the bound:
     what is slow even then is slow.
     """
-    link = table["site"].map(links).astype("float64")
+    link = links[table["site"]]
     is_large = table["bytes"] * table["factor"] >= _LEAST_REFERENCE_BYTES
-    best = float(table["bus_gb_per_s"][is_large].max()) if has_links else np.nan
-    reference = link.fillna(best)
+    large = table["bus_gb_per_s"][is_large & ~np.isnan(table["bus_gb_per_s"])]
+    best = float(large.max()) if has_links and len(large) else np.nan
+    reference = np.where(np.isnan(link), best, link)
     crossing = table["bound_bytes"] * table["factor"]
-    is_slow = table["transfer_ns"] > SLOW * (LATENCY_NS + crossing / reference)
-    share = gb_per_s(crossing, table["transfer_ns"]) / reference
+    with np.errstate(divide="ignore", invalid="ignore"):  # a group of one has nothing to send
+        is_slow = table["transfer_ns"] > SLOW * (LATENCY_NS + crossing / reference)
+        share = gb_per_s(crossing, table["transfer_ns"]) / reference
+        link_share = table["bus_gb_per_s"] / link
     flags = [
         _flag(part, is_bound, "the link" if is_link else "the fastest here") if slow else ""
         for slow, part, is_bound, is_link in zip(
-            is_slow, share.tolist(), table["bytes"].isna(), link.notna(), strict=True
+            is_slow, share.tolist(), np.isnan(table["bytes"]), ~np.isnan(link), strict=True
         )
     ]
-    flag = pd.Series(flags, index=table.index, dtype="str")
-    return table.assign(link_share=table["bus_gb_per_s"] / link, flag=flag)
+    return table.assign(link_share=link_share, flag=texts_of(flags))
 
 
 def _flag(share: float, is_bound: bool, what: str) -> str:

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from moeprof import vocabulary
 from moeprof.analyzers.activity.work import COMMUNICATION, classes_of_events
 from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site, sites_of
-from moeprof.analyzers.window import window
+from moeprof.analyzers.window import rows_in_window
+from moeprof.columns.coded import Coded
+from moeprof.columns.grouping import Groups, grouped, grouped_columns, places_in, spread
+from moeprof.columns.table import Table
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -48,19 +51,21 @@ _OPCODES = {
 """By kind of operation in the vocabulary: of kernels, and of ops whose program is missing."""
 _VARIANT = re.compile(r"_(?:RING|TREE|COLLNET|NVLS|PAT)(?:_\w+)?(?:\(.*)?$")
 """Algorithm and protocol in the name of an NCCL kernel, chosen anew for each call."""
-_PLACE = ["op", "host", "device", "step"]
+_PLACE = ("op", "host", "device", "step")
+
+Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Calls:
     """`CALLS`, the sites that their ``site`` column counts, and the site of each piece.
 
-    ``site_of`` is indexed by the rows of `EVENTS` that the calls are made of.
+    ``site_of`` are rows (row, site): of the rows of `EVENTS` that the calls are made of.
     """
 
-    table: pd.DataFrame
+    table: Table
     sites: tuple[Site, ...]
-    site_of: pd.Series
+    site_of: Table
 
 
 @once
@@ -76,17 +81,19 @@ def calls_of(trace: Trace) -> Calls:
         sites.append(_unattributed(name))
     place_of = np.array([places[op] for op in ops], np.int64)
     calls = recorded.table
-    calls = (
-        calls.assign(site=place_of[calls["op"].to_numpy()])
-        .astype({"host": "str"})
-        .merge(trace.devices[["host", "device", "rank"]], how="left")
-        .fillna({"rank": -1})
-        .astype({"rank": "int64"})
-    )
-    order = ["site", "rank", "step", "call"]
-    table = CALLS.check(calls.sort_values(order, ignore_index=True))
-    site_of = pd.Series(place_of[recorded.op_of.to_numpy()], recorded.op_of.index, name="site")
-    return Calls(table, tuple(sites), site_of)
+    calls = calls.assign(site=place_of[calls["op"]], rank=_ranks(trace, calls))
+    table = CALLS.table(calls.sorted("site", "rank", "step", "call").columns)
+    op_of = recorded.op_of
+    return Calls(table, tuple(sites), Table({"row": op_of["row"], "site": place_of[op_of["op"]]}))
+
+
+def _ranks(trace: Trace, table: Table) -> Int64s:
+    """The rank of the device of each row; -1 where `DEVICES` does not know it."""
+    of = grouped(table, "host", "device")
+    devices = trace.table("devices")
+    at = places_in(table.select("host", "device")[of.first], devices, "host", "device")
+    ranks: Int64s = spread(np.append(devices["rank"], -1)[at], of)
+    return ranks
 
 
 @dataclass(frozen=True)
@@ -95,67 +102,69 @@ class RecordedCalls:
 
     ``ops`` are the rows of `HLO_OPS` whose calls they are, in order, then the names of kernels of
     no known op. ``table`` has the columns of `CALLS` with ``op``, a place in these, and ``device``
-    for site and rank. ``op_of`` has that place by row of `EVENTS`.
+    for site and rank. ``op_of`` are rows (row, op): that place by row of `EVENTS`.
     """
 
     ops: tuple[int | str, ...]
-    table: pd.DataFrame
-    op_of: pd.Series
+    table: Table
+    op_of: Table
 
 
 @once
 def recorded_calls(trace: Trace) -> RecordedCalls:
     """The calls of each device in the used steps."""
-    events = window(trace).events
-    work = events[classes_of_events(trace)[events.index.to_numpy()] == COMMUNICATION]
-    placed, ops = _with_ops(trace, work)
-    pieces = placed[placed["op"] >= 0].sort_values("start_ns", kind="stable")
-    if pieces.empty:
-        names = [*_PLACE, "call", "start_ns", "end_ns", "busy_ns"]
-        nothing = pd.DataFrame({name: np.zeros(0, np.int64) for name in names})
-        return RecordedCalls(ops, nothing, placed["op"].iloc[:0].astype(np.int64))
-    places = pieces.groupby(_PLACE, observed=True).ngroup().to_numpy()
-    pieces["call"] = _call_numbers(places, _kernels(pieces["name"]))
-    pieces["end_ns"] = pieces["start_ns"] + pieces["duration_ns"]
-    calls = pieces.groupby([*_PLACE, "call"], observed=True).agg(
-        start_ns=("start_ns", "min"), end_ns=("end_ns", "max"), busy_ns=("self_ns", "sum")
+    rows = rows_in_window(trace)
+    rows = rows[classes_of_events(trace)[rows] == COMMUNICATION]
+    work = trace.table("events")[rows]
+    op, ops = _with_ops(trace, work)
+    known = np.flatnonzero(op >= 0)
+    known = known[np.argsort(work["start_ns"][known], kind="stable")]
+    pieces = work[known].assign(op=op[known])
+    places = grouped(pieces, *_PLACE)
+    number = _call_numbers(places, _kernels(pieces["name"]))
+    calls = grouped_columns([places.of, number])
+    end_ns = pieces["start_ns"] + pieces["duration_ns"]
+    table = pieces.select(*_PLACE)[calls.first].assign(
+        call=number[calls.first],
+        start_ns=calls.min(pieces["start_ns"]),
+        end_ns=calls.max(end_ns),
+        busy_ns=calls.sum(pieces["self_ns"]),
     )
-    return RecordedCalls(ops, calls.reset_index(), pieces["op"])
+    return RecordedCalls(ops, table, Table({"row": rows[known], "op": op[known]}))
 
 
-def _with_ops(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, tuple[int | str, ...]]:
-    """`work` whose ``op`` is the place of what it calls among the second, -1 for none.
+def _with_ops(trace: Trace, work: Table) -> tuple[Int64s, tuple[int | str, ...]]:
+    """For each of `work` the place of what it calls among the second, -1 for none.
 
     Both halves of a pair are of the site of the first: a call lasts from the start of the one to
     the end of the other, in which a device blocks until the data has come.
     """
-    rows = first_halves(trace.hlo_ops, sure_rows(work))
-    sites = sites_of(trace, rows[rows >= 0].tolist(), ranks_by_module(trace))
+    rows = first_halves(trace.table("hlo_ops"), sure_rows(work))
+    used = np.unique(rows)
+    sites = sites_of(trace, used[used >= 0].tolist(), ranks_by_module(trace))
     ops: list[int | str] = [site.row for site in sites]
-    place_of = pd.Series({row: place for place, row in enumerate(ops)}, dtype="int64")
-    place = place_of.reindex(rows, fill_value=-1).to_numpy(dtype="int64", copy=True)
-    named = work["name"].cat.codes.to_numpy()
-    for code in np.unique(named[rows < 0]):
-        place[(rows < 0) & (named == code)] = len(ops)
-        ops.append(str(work["name"].cat.categories[code]))
-    return work.assign(op=place), tuple(ops)
+    place_of = {row: place for place, row in enumerate(ops)}
+    found = np.array([place_of.get(row, -1) for row in used.tolist()], np.int64)
+    place = found[np.searchsorted(used, rows)]
+    names: Coded = work["name"]
+    for code in np.unique(names.codes[rows < 0]).tolist():
+        place[(rows < 0) & (names.codes == code)] = len(ops)
+        ops.append(names.texts[code])
+    return place, tuple(ops)
 
 
-def first_halves(hlo_ops: pd.DataFrame, rows: np.ndarray) -> np.ndarray:
+def first_halves(hlo_ops: Table, rows: Int64s) -> Int64s:
     """`rows` of `HLO_OPS`, where an op that ends work gives way to the one that began it."""
-    ends = [row for row in np.unique(rows[rows >= 0]) if _is_end(str(hlo_ops["opcode"].iat[row]))]
-    modules = hlo_ops["module"].to_numpy()
+    opcodes, modules, names = (hlo_ops[name] for name in ("opcode", "module", "op"))
     firsts = rows.copy()
-    for row in ends:
-        is_it = (modules == modules[row]) & hlo_ops["op"].eq(str(hlo_ops["async_pair"].iat[row]))
-        first = np.flatnonzero(is_it.to_numpy())
+    for row in np.unique(rows[rows >= 0]).tolist():
+        if not opcodes[row].endswith("-done"):
+            continue
+        mine = np.flatnonzero(modules == modules[row])
+        first = mine[names[mine] == hlo_ops["async_pair"][row]]
         if len(first):
             firsts[rows == row] = first[0]
     return firsts
-
-
-def _is_end(opcode: str) -> bool:
-    return opcode.endswith("-done")
 
 
 def ranks_by_module(trace: Trace) -> dict[int, int]:
@@ -164,12 +173,14 @@ def ranks_by_module(trace: Trace) -> dict[int, int]:
     The program says it. Where it does not, the devices of the profile are all there are, unless
     the profile lacks some of the run: a process that recorded nothing, a host that was left out.
     """
-    devices = trace.modules["partitions"] * trace.modules["replicas"]
-    is_told = trace.modules["partitions"].gt(0) & trace.modules["replicas"].gt(0)
-    told = dict(zip(trace.modules["module"][is_told], devices[is_told].tolist(), strict=True))
+    modules = trace.table("modules")
+    is_told = (modules["partitions"] > 0) & (modules["replicas"] > 0)
+    columns = modules[is_told].rows("module", "partitions", "replicas")
+    told = {module: partitions * replicas for module, partitions, replicas in columns}
     if is_partial(trace):
         return told
-    return {**dict.fromkeys(trace.hlo_ops["module"].unique().tolist(), len(trace.devices)), **told}
+    known = np.unique(trace.table("hlo_ops")["module"]).tolist()
+    return {**dict.fromkeys(known, len(trace.table("devices"))), **told}
 
 
 def _unattributed(name: str) -> Site:
@@ -186,31 +197,25 @@ def _opcode_of(name: str) -> str:
     return "peer copy" if is_copy else _OPCODES.get(entry.kind, "not known")
 
 
-def _kernels(names: pd.Series) -> np.ndarray:
-    """A number for each piece's kernel, int64, whichever algorithm and protocol it was built for.
+def _kernels(names: Coded) -> Int64s:
+    """A number for each piece's kernel, whichever algorithm and protocol it was built for.
 
     A collective calls the same kernel each time; NCCL may take another variant of it.
     """
-    plain = [_VARIANT.sub("", name) for name in names.cat.categories]
-    numbers: np.ndarray = pd.factorize(np.array(plain, dtype=object))[0].astype("int64")
-    return numbers[names.cat.codes.to_numpy()]
+    plain = Coded.of(_VARIANT.sub("", name) for name in names.texts).codes.astype(np.int64)
+    return plain.take(names.codes)
 
 
-def _call_numbers(place: np.ndarray, names: np.ndarray) -> np.ndarray:
-    """Number of each piece's call, from the place and the name of each, in order of time.
+def _call_numbers(places: Groups, kernels: Int64s) -> Int64s:
+    """Number of each piece's call, from the place and the kernel of each, in order of time.
 
     Every call has each kernel at least once: the rarest counts.
     """
-    total = np.bincount(place)
-    pairs, times = np.unique(place * (names.max() + 1) + names, return_counts=True)
-    calls = total.copy()
-    np.minimum.at(calls, pairs // (names.max() + 1), times)
-    order = np.argsort(place, kind="stable")
-    firsts = np.cumsum(total) - total
-    number = np.empty(len(place), dtype="int64")
-    number[order] = np.arange(len(place)) - firsts[place[order]]
-    calls_before: np.ndarray = number * calls[place] // total[place]
-    return calls_before
+    pairs = grouped_columns([places.of, kernels])
+    calls = places.size.copy()
+    np.minimum.at(calls, places.of[pairs.first], pairs.size)
+    before: Int64s = places.place() * spread(calls, places) // spread(places.size, places)
+    return before
 
 
 # Ranks of the devices that replica groups name. Groups count the devices of their program by
@@ -221,7 +226,7 @@ def _call_numbers(place: np.ndarray, names: np.ndarray) -> np.ndarray:
 
 def with_ranks(trace: Trace, sites: Sequence[Site]) -> list[Site]:
     """`sites` whose groups hold ranks, as `DEVICES` numbers them."""
-    ranks = trace.devices["rank"].tolist()
+    ranks = trace.table("devices")["rank"].tolist()
     if ranks and max(ranks) < 0:
         return [replace(site, groups=_of_all(site, ranks)) for site in sites]
     members = _members(trace)
@@ -236,16 +241,15 @@ def ranks_in(trace: Trace, module: int, numbers: Sequence[int]) -> tuple[int, ..
 
 def names_of_ranks(trace: Trace) -> dict[int, str]:
     """What each device is called: by its rank, or where that is not known by host and ordinal."""
-    columns = (trace.devices[name].tolist() for name in ("rank", "host", "device"))
     return {
         rank: f"rank {rank}" if rank >= 0 else f"{host} device {device}"
-        for rank, host, device in zip(*columns, strict=True)
+        for rank, host, device in trace.table("devices").rows("rank", "host", "device")
     }
 
 
 def is_partial(trace: Trace) -> bool:
     """Whether devices of the run are known to be missing: a process, or a rank between others."""
-    ranks = set(trace.devices["rank"])
+    ranks = set(trace.table("devices")["rank"].tolist())
     if trace.meta.missing_processes:
         return True
     if trace.meta.expected_devices:
@@ -256,9 +260,8 @@ def is_partial(trace: Trace) -> bool:
 def _members(trace: Trace) -> dict[int, tuple[int, ...]]:
     """Ranks by module, in the order of its groups' numbers; of those that say them all."""
     found = {}
-    names = ("module", "ranks", "partitions", "replicas")
-    columns = (trace.modules[name].tolist() for name in names)
-    for module, text, partitions, replicas in zip(*columns, strict=True):
+    columns = trace.table("modules").rows("module", "ranks", "partitions", "replicas")
+    for module, text, partitions, replicas in columns:
         ranks = tuple(int(rank) for rank in text.split(",") if rank)
         if ranks and (min(partitions, replicas) < 1 or len(ranks) == partitions * replicas):
             found[module] = ranks

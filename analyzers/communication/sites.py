@@ -15,7 +15,6 @@ from itertools import combinations
 from math import prod
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.classify.components import COLLECTIVES
@@ -76,15 +75,14 @@ def sites_of(trace: Trace, rows: Iterable[int], ranks: Mapping[int, int]) -> lis
         ranks: by module the devices that run it together, which form the one group of ops that
             name none; a module that is not in it runs on nobody knows how many.
     """
-    modules, names = trace.hlo_ops["module"], trace.hlo_ops["op"]
+    ops = trace.table("hlo_ops")
     found = []
     for row in sorted(set(rows)):
-        module = int(modules.iloc[row])
+        module, name = int(ops["module"][row]), ops["op"][row]
         program = trace.programs[module]
-        inner = _collective(program, program.ops[str(names.iloc[row])], 0)
+        inner = _collective(program, program.ops[name], 0)
         if inner is not None:
-            known = _Known(program, inner, ranks.get(module, 0))
-            found.append(known.site(row, module, str(names.iloc[row])))
+            found.append(_Known(program, inner, ranks.get(module, 0)).site(row, module, name))
     return found
 
 
@@ -236,20 +234,13 @@ _KINDS = {"all-gather": "weights", "reduce-scatter": "weights", "all-reduce": "s
 _WAYS = frozenset({"dispatch", "combine"})
 
 
-def carried_by_site(trace: Trace, sites: Sequence[Site]) -> pd.Series:
-    """Tokens, weights, sums or other, by place of the site; text."""
-    classes = classes_of(trace)
-    components = dict(
-        zip(
-            zip(classes["module"], classes["op"], strict=True),
-            classes["component"].astype("str"),
-            strict=True,
-        )
-    )
-    kinds = [
+def carried_by_site(trace: Trace, sites: Sequence[Site]) -> list[str]:
+    """Tokens, weights, sums or other, by place of the site."""
+    classes = classes_of(trace).rows("module", "op", "component")
+    components = {(module, op): component for module, op, component in classes}
+    return [
         "tokens"
         if components.get((site.module, site.op)) in _WAYS
         else _KINDS.get(site.opcode, "other")
         for site in sites
     ]
-    return pd.Series(kinds, index=range(len(sites)), dtype="str")

@@ -9,15 +9,20 @@ tell of its collectives is said in notes.
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.sites import Site
+from moeprof.columns.coded import Coded, Flags
+from moeprof.columns.grouping import Groups, Int64s, grouped, spread
+from moeprof.columns.table import Table
 from moeprof.tables.clock import aligned_hosts, comparable_stamps, is_comparable
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
 from moeprof.units import format_bytes, format_ns
+
+Float64s = npt.NDArray[np.float64]
 
 WAITS = Schema(
     "waits",
@@ -37,42 +42,47 @@ WAITS = Schema(
     ),
 )
 
-_STEP = ["site", "step", "group"]
-_GROUP = [*_STEP, "call"]
+_STEP = ("site", "step", "group")
+_GROUP = (*_STEP, "call")
 
 
 @once
-def waits_in_steps(trace: Trace) -> pd.DataFrame:
+def waits_in_steps(trace: Trace) -> Table:
     """`waits_of` the calls of the used steps. Kept for two traces, as several questions ask."""
     return waits_of(calls_of(trace), trace.meta)
 
 
-def waits_of(calls: Calls, meta: TraceMeta) -> pd.DataFrame:
+def waits_of(calls: Calls, meta: TraceMeta) -> Table:
     """`WAITS`: one row per row of `CALLS`, in its order.
 
     Unknown where a group has no second device in the trace, lacks one of its devices, spans hosts
     of which one's clock is not aligned, or whose devices made different numbers of calls in a
     step, as then the calls cannot be paired.
     """
-    table = calls.table.copy()
-    table["group"] = _group_places(table, calls.sites)
-    table["duration_ns"] = table["end_ns"] - table["start_ns"]
-    starts = table["start_ns"].to_numpy()
-    table["common_ns"] = comparable_stamps(meta, table["host"], starts)
-    groups = table.groupby(_GROUP)
-    table["is_whole"] = _is_whole(table, calls.sites)
-    is_known = table["is_whole"] & _is_comparable(table, aligned_hosts(meta))
-    last_ns = groups["common_ns"].transform("max")
-    wait = (last_ns - table["common_ns"]).clip(upper=table["duration_ns"])
-    table["wait_ns"] = wait.astype("float64").where(is_known)
-    table["transfer_ns"] = (table["duration_ns"] - wait).astype("float64").where(is_known)
-    blurred_ns = _residual_ns(table, meta.clocks)
-    is_clear = last_ns - groups["common_ns"].transform("min") > blurred_ns
-    table["last_rank"] = _last_ranks(table, last_ns).where(is_known & is_clear, -1).astype("int64")
-    return WAITS.check(table)
+    table, hosts = calls.table, Coded.of(calls.table["host"])
+    table = table.assign(group=_group_places(table, calls.sites))
+    duration_ns = table["end_ns"] - table["start_ns"]
+    common_ns = comparable_stamps(meta, hosts, table["start_ns"])
+    of_call = grouped(table, *_GROUP)
+    is_whole = _is_whole(table, of_call, calls.sites)
+    is_known = is_whole & _is_comparable(table, of_call, hosts, aligned_hosts(meta))
+    last_ns = spread(of_call.max(common_ns), of_call)
+    wait_ns = np.minimum(last_ns - common_ns, duration_ns)
+    blurred_ns = _residual_ns(of_call, hosts, meta.clocks)
+    is_clear = last_ns - spread(of_call.min(common_ns), of_call) > blurred_ns
+    last_rank = _last_ranks(table["rank"], common_ns == last_ns, of_call)
+    return WAITS.table(
+        table.assign(
+            duration_ns=duration_ns,
+            wait_ns=np.where(is_known, wait_ns, np.nan),
+            transfer_ns=np.where(is_known, duration_ns - wait_ns, np.nan),
+            is_whole=is_whole,
+            last_rank=np.where(is_known & is_clear, last_rank, -1),
+        ).columns
+    )
 
 
-def transfers_of(waits: pd.DataFrame, sites: tuple[Site, ...], meta: TraceMeta) -> pd.DataFrame:
+def transfers_of(waits: Table, sites: tuple[Site, ...], meta: TraceMeta) -> Table:
     """Rows (site, transfer_ns) of the calls whose transfer is known, in ns.
 
     The shortest of a call is that of its last device, also where starts cannot be compared. Of a
@@ -81,91 +91,96 @@ def transfers_of(waits: pd.DataFrame, sites: tuple[Site, ...], meta: TraceMeta) 
     clock or the script's numbers of the steps pair them; else each host has its own shortest, and
     the last device's is not above any of these.
     """
-    known, keys = _transferred(waits, sites, meta)
-    return known.groupby(keys)["transfer_ns"].min().reset_index()[["site", "transfer_ns"]]
+    known, calls = _transferred(waits, sites, meta)
+    shortest = calls.min(known["transfer_ns"])
+    return Table({"site": known["site"][calls.first], "transfer_ns": shortest})
 
 
-def moved_ns(waits: pd.DataFrame, sites: tuple[Site, ...], meta: TraceMeta) -> pd.Series:
+def moved_ns(waits: Table, sites: tuple[Site, ...], meta: TraceMeta) -> Float64s:
     """Of each row's self time the part that is transfer, in ns: that of `transfers_of` its call.
 
     A device that leaves later than the quickest of its group may have been slower, or short of a
     core: that rest is neither waiting nor transfer. NaN where the transfer is not known.
     """
-    known, keys = _transferred(waits, sites, meta)
-    shortest = known.groupby(keys)["transfer_ns"].transform("min")
-    left = (waits["busy_ns"] - waits["wait_ns"].fillna(0)).clip(lower=0)
-    return shortest.reindex(waits.index).where(waits["wait_ns"].notna()).clip(upper=left)
+    known, calls = _transferred(waits, sites, meta)
+    shortest = np.full(len(waits), np.nan)
+    shortest[known["row"]] = spread(calls.min(known["transfer_ns"]), calls)
+    shortest[np.isnan(waits["wait_ns"])] = np.nan
+    left = np.maximum(waits["busy_ns"] - np.nan_to_num(waits["wait_ns"]), 0)
+    moved: Float64s = np.minimum(shortest, left)
+    return moved
 
 
-def _transferred(
-    waits: pd.DataFrame, sites: tuple[Site, ...], meta: TraceMeta
-) -> tuple[pd.DataFrame, list[str]]:
-    """The rows that say something about their call's transfer, and what makes rows one call."""
+def _transferred(waits: Table, sites: tuple[Site, ...], meta: TraceMeta) -> tuple[Table, Groups]:
+    """The rows that say something about their call's transfer, with their place, and the calls."""
     is_pair = np.array([site.row >= 0 and not site.is_grouped for site in sites], dtype=bool)
-    is_known = waits["is_whole"] | is_pair[waits["site"]]
-    bound = waits["transfer_ns"].fillna(waits["duration_ns"])
-    known = waits.assign(transfer_ns=bound)[is_known]
+    rows = np.flatnonzero(waits["is_whole"] | is_pair[waits["site"]])
+    bound = np.where(np.isnan(waits["transfer_ns"]), waits["duration_ns"], waits["transfer_ns"])
+    known = waits.assign(transfer_ns=bound)[rows].assign(row=rows)
     are_paired = is_comparable(meta) or meta.are_steps_numbered_by_script
-    return known, _GROUP if are_paired else ["host", *_GROUP]
+    return known, grouped(known, *(_GROUP if are_paired else ("host", *_GROUP)))
 
 
-def _group_places(table: pd.DataFrame, sites: tuple[Site, ...]) -> np.ndarray:
+def _group_places(table: Table, sites: tuple[Site, ...]) -> Int64s:
     """Place of each row's group in its site; -1 where the site has none with this rank."""
-    known, ranks = np.unique(table["rank"].to_numpy(), return_inverse=True)
+    known, ranks = np.unique(table["rank"], return_inverse=True)
     column = {rank: place for place, rank in enumerate(known.tolist())}
     places = np.full((len(sites), len(known)), -1)
     for site, groups in enumerate(site.groups for site in sites):
         for number, group in enumerate(groups):
             places[site, [column[rank] for rank in group if rank in column]] = number
-    return places[table["site"], ranks]
+    found: Int64s = places[table["site"], ranks]
+    return found
 
 
-def _group_sizes(table: pd.DataFrame, sites: tuple[Site, ...]) -> np.ndarray:
+def _group_sizes(table: Table, sites: tuple[Site, ...]) -> Int64s:
     sizes = np.zeros((len(sites), max((len(s.groups) for s in sites), default=0) + 1), dtype=int)
     for site, groups in enumerate(site.groups for site in sites):
         sizes[site, : len(groups)] = [len(group) for group in groups]
-    return sizes[table["site"], table["group"]]
+    found: Int64s = sizes[table["site"], table["group"]]
+    return found
 
 
-def _is_whole(table: pd.DataFrame, sites: tuple[Site, ...]) -> pd.Series:
+def _is_whole(table: Table, of_call: Groups, sites: tuple[Site, ...]) -> Flags:
     """Whether each call has all devices of its group, which made equally many in the step."""
-    present = table.groupby(_GROUP)["rank"].transform("size")
-    sizes = pd.Series(_group_sizes(table, sites), index=table.index)
-    made = table.groupby([*_STEP, "rank"])["call"].transform("size")
-    per_rank = made.groupby([table[key] for key in _STEP])
-    return present.eq(sizes) & per_rank.transform("min").eq(per_rank.transform("max"))
+    is_complete: Flags = spread(of_call.size, of_call) == _group_sizes(table, sites)
+    of_rank, of_step = grouped(table, *_STEP, "rank"), grouped(table, *_STEP)
+    made = spread(of_rank.size, of_rank)
+    is_complete &= spread(of_step.min(made) == of_step.max(made), of_step)
+    return is_complete
 
 
-def _is_comparable(table: pd.DataFrame, aligned: frozenset[str]) -> pd.Series:
+def _is_comparable(table: Table, of_call: Groups, hosts: Coded, aligned: frozenset[str]) -> Flags:
     """Whether a call has a second device, and all its starts can be put on one clock."""
-    is_shared = table.groupby(_GROUP)["rank"].transform("size").gt(1)
-    hosts = table.groupby(_STEP)["host"].transform("nunique")
-    is_aligned = table["host"].isin(aligned)
-    are_aligned = is_aligned.groupby([table[key] for key in _STEP]).transform("all")
-    return is_shared & (hosts.eq(1) | are_aligned)
+    of_step = grouped(table, *_STEP)
+    is_one_clock = (of_step.distinct(hosts) == 1) | of_step.all(hosts.isin(aligned))
+    found: Flags = spread(of_call.size > 1, of_call) & spread(is_one_clock, of_step)
+    return found
 
 
-def _residual_ns(table: pd.DataFrame, clocks: tuple[HostClock, ...]) -> pd.Series:
+def _residual_ns(of_call: Groups, hosts: Coded, clocks: tuple[HostClock, ...]) -> Int64s:
     """What two starts must differ by to be told apart: nothing within one host."""
-    residual = table["host"].map({c.host: c.residual_ns for c in clocks}).fillna(0).astype("int64")
-    groups = table.groupby(_GROUP)
-    worst = residual.groupby([table[key] for key in _GROUP]).transform("max")
-    return worst.where(groups["host"].transform("nunique").gt(1), 0)
+    known = {clock.host: clock.residual_ns for clock in clocks}
+    residual = hosts.each(lambda host: known.get(host, 0), np.int64).take(hosts.codes)
+    worst = np.where(of_call.distinct(hosts) > 1, of_call.max(residual), 0)
+    found: Int64s = spread(worst, of_call)
+    return found
 
 
-def _last_ranks(table: pd.DataFrame, last_ns: pd.Series) -> pd.Series:
+def _last_ranks(ranks: Int64s, is_last: Flags, of_call: Groups) -> Int64s:
     """The rank that starts last in each call; of several the first."""
-    at_last = table["rank"].where(table["common_ns"].eq(last_ns))
-    return at_last.groupby([table[key] for key in _GROUP]).transform("min")
+    first = of_call.min(np.where(is_last, ranks, np.iinfo(np.int64).max))
+    found: Int64s = spread(first, of_call)
+    return found
 
 
 NONE = "none in this trace: no collective"
 _MOST_NAMED = 3
 
 
-def notes(trace: Trace, calls: Calls, waits: pd.DataFrame, table: pd.DataFrame) -> tuple[str, ...]:
+def notes(trace: Trace, calls: Calls, waits: Table, table: Table) -> tuple[str, ...]:
     """One line per thing that is missing or must be read with care."""
-    if table.empty:
+    if not len(table):
         return (NONE,)
     return (
         *_flagged(table),
@@ -176,7 +191,7 @@ def notes(trace: Trace, calls: Calls, waits: pd.DataFrame, table: pd.DataFrame) 
     )
 
 
-def clock_notes(trace: Trace, waits: pd.DataFrame) -> tuple[str, ...]:
+def clock_notes(trace: Trace, waits: Table) -> tuple[str, ...]:
     """What the clocks allow to be said about waiting."""
     clocks = trace.meta.clocks
     if len(trace.meta.hosts) > 1 and not clocks:
@@ -188,7 +203,7 @@ def clock_notes(trace: Trace, waits: pd.DataFrame) -> tuple[str, ...]:
     if len(trace.meta.hosts) > 1:
         residual = format_ns(max(clock.residual_ns for clock in clocks))
         said.append(f"waits across hosts are known to within {residual}, as their clocks are")
-    unknown = int((waits["wait_ns"].isna() & waits["group"].ge(0)).sum())
+    unknown = int((np.isnan(waits["wait_ns"]) & (waits["group"] >= 0)).sum())
     if unknown:
         said.append(
             f"waits of {unknown} of {len(waits)} calls are not known: devices of their groups are "
@@ -197,17 +212,19 @@ def clock_notes(trace: Trace, waits: pd.DataFrame) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _not_whole(calls: Calls, waits: pd.DataFrame) -> list[str]:
+def _not_whole(calls: Calls, waits: Table) -> list[str]:
     """Which collectives' transfers are not known, as the profile lacks devices of their groups."""
-    seen = waits.groupby("site")["rank"].unique()
+    seen: dict[int, set[int]] = {}
+    for place, rank in waits[grouped(waits, "site", "rank").first].rows("site", "rank"):
+        seen.setdefault(place, set()).add(rank)
     lacking, unknown = [], []
     for place, ranks in seen.items():
-        site = calls.sites[int(str(place))]
+        site = calls.sites[place]
         if not site.is_grouped or site.row < 0:
             continue
         if not site.groups:
             unknown.append(site.op)
-        named = [len(set(group).intersection(ranks)) for group in site.groups]
+        named = [len(ranks.intersection(group)) for group in site.groups]
         if any(have < len(g) for have, g in zip(named, site.groups, strict=True)):
             lacking.append(site.op)
     said = []
@@ -229,23 +246,22 @@ def _list(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _flagged(table: pd.DataFrame) -> list[str]:
-    found = table[table["flag"].ne("")].head(_MOST_NAMED)
-    columns = (found["op"].tolist(), found["flag"].tolist(), found["transfer_ns"].tolist())
-    return [f"{op} is {flag} ({format_ns(ns)})" for op, flag, ns in zip(*columns, strict=True)]
+def _flagged(table: Table) -> list[str]:
+    found = table[table["flag"] != ""][:_MOST_NAMED].rows("op", "flag", "transfer_ns")
+    return [f"{op} is {flag} ({format_ns(ns)})" for op, flag, ns in found]
 
 
-def _bytes(table: pd.DataFrame) -> list[str]:
-    ragged = table[table["opcode"].eq("ragged-all-to-all")]
-    bounds = zip(ragged["op"].tolist(), ragged["bound_bytes"].tolist(), strict=True)
+def _bytes(table: Table) -> list[str]:
+    is_ragged = table["opcode"] == "ragged-all-to-all"
+    ragged = table[is_ragged]
     named = [
         f"{op}: bytes unknown (data dependent), upper bound {format_bytes(bound)}"
-        for op, bound in list(bounds)[:_MOST_NAMED]
+        for op, bound in ragged[:_MOST_NAMED].rows("op", "bound_bytes")
         if bound > 0
     ]
     if len(ragged) > _MOST_NAMED:
         named.append(f"the same holds for {len(ragged) - _MOST_NAMED} more ragged all-to-alls")
-    others = int((table["bytes"].isna() & ~table["opcode"].eq("ragged-all-to-all")).sum())
+    others = int((np.isnan(table["bytes"]) & ~is_ragged).sum())
     if others:
         named.append(f"call sites without known bytes, as no op or shape tells them: {others}")
     return named

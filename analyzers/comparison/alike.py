@@ -69,7 +69,7 @@ class _Run:
 
 def alike_intervals(base: Trace, new: Trace) -> tuple[Kept, Kept]:
     """The intervals of both runs that are compared with each other."""
-    lengths = [intervals_of(account_of(trace))["interval_ns"] for trace in (base, new)]
+    lengths = [intervals_of(account_of(trace)).pandas()["interval_ns"] for trace in (base, new)]
     worth = _WORTH * min((float(each.median()) for each in lengths if len(each)), default=0.0)
     runs = [_run(trace, worth) for trace in (base, new)]
     periods = _periods(runs)
@@ -84,9 +84,9 @@ def alike_intervals(base: Trace, new: Trace) -> tuple[Kept, Kept]:
 
 
 def _run(trace: Trace, worth: float) -> _Run:
-    steps = np.sort(intervals_of(account_of(trace))["step"].unique())
+    steps = np.sort(intervals_of(account_of(trace)).pandas()["step"].unique())
     in_row = steps_in_a_row(trace)
-    others = other_programs(trace)
+    others = other_programs(trace).pandas()
     mine = others[others["is_program"]]
     sums = mine.pivot_table(index="step", columns="program", values="per_device_ns", aggfunc="sum")
     sums = sums.reindex(in_row if len(in_row) else steps).fillna(0.0)

@@ -89,7 +89,7 @@ def _has_program(trace: Trace) -> bool:
 
 def _attributed_share(trace: Trace) -> float:
     """Share of op time in ops of programs that the profile keeps, known for sure."""
-    work = sums_in_steps(trace)
+    work = sums_in_steps(trace).pandas()
     kept = trace.modules["module"][trace.modules["instructions"] > 0]
     is_known = (sure_rows(work) >= 0) & work["module"].isin(kept).to_numpy()
     total = int(work["self_ns"].sum())

@@ -50,11 +50,11 @@ class Side:
 
 def side_of(trace: Trace) -> Side:
     """Ops of the used steps; of the whole capture where there is none."""
-    view, work = window(trace), work_in_steps(trace)
+    view, work = window(trace), work_in_steps(trace).pandas()
     classes = work_classes(trace, view.events)
     is_sent = classes == COMMUNICATION
     rows = sure_rows(work)
-    rows = np.where(is_sent, first_halves(trace.hlo_ops, rows), rows)
+    rows = np.where(is_sent, first_halves(trace.table("hlo_ops"), rows), rows)
     signed, place = _signed(trace, work, rows)
     keyed = work[["component", "phase", "kind", "self_ns"]].assign(
         signature=place, row=rows, is_exchange=is_sent, exposed_ns=exposed_ns(work, classes)
@@ -117,7 +117,7 @@ def _families(keys: pd.Series, names: pd.Series, kinds: pd.Series, ops: int) -> 
 def _waits_ns(trace: Trace, keyed: pd.DataFrame, names: pd.Series, ops: pd.DataFrame) -> np.ndarray:
     """What devices waited in each op, at most what it took; 0 where it is no exchange."""
     calls = calls_of(trace)
-    waits = waits_of(calls, trace.meta)
+    waits = waits_of(calls, trace.meta).pandas()
     waited = waits["wait_ns"].clip(upper=waits["busy_ns"])
     by_site = waited.groupby(waits["site"]).agg(lambda known: known.sum(skipna=False))
     is_sent = keyed["is_exchange"]

@@ -12,19 +12,25 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
-from moeprof.analyzers.attribution import programs_of, rules_matched, work_in_steps
+from moeprof.analyzers.attribution import labels, programs_of, rules_matched, sure_rows
 from moeprof.analyzers.buffers import filled
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.classify.rules import named_by
 from moeprof.analyzers.costs.flops import Product, is_grouped_call, products_of
 from moeprof.analyzers.costs.table import COSTS, costs_of
+from moeprof.analyzers.window import window
+from moeprof.columns.coded import Flags
+from moeprof.columns.grouping import Int64s, grouped, places_in
+from moeprof.columns.table import Table, isin
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import Shape
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+Float64s = npt.NDArray[np.float64]
 
 CUSTOM_CALL, RAGGED, FALLBACK, BATCHED = (
     *("custom call", "ragged_dot", "dense fallback", "batched dense"),
@@ -66,43 +72,45 @@ class _Seen(NamedTuple):
 
 
 @once
-def expert_products(trace: Trace) -> pd.DataFrame:
+def expert_products(trace: Trace) -> Table:
     """`SITES`: the products of the routed experts that ran.
 
     Of an op with several products the largest names the dimensions; ``needed`` counts them all.
     A ragged product is one whatever the user calls it: a name changes nothing of what an op does.
     """
     costs, programs = costs_of(trace), programs_of(trace)
-    is_experts = costs["component"].eq("grouped_gemm") | _are_ragged(trace, costs)
-    costs = costs[is_experts & costs["kind"].ne("other")]
+    is_experts = (costs["component"] == "grouped_gemm") | _are_ragged(trace, costs)
+    costs = costs[is_experts & (costs["kind"] != "other")]
     seen = []
-    for module, name, phase in zip(costs["module"], costs["op"], costs["phase"], strict=True):
-        op = programs[int(module)].ops[str(name)]
-        seen.append(_seen(programs[int(module)], int(module), op, str(phase)))
+    for module, name, phase in costs.rows("module", "op", "phase"):
+        seen.append(_seen(programs[module], module, programs[module].ops[name], phase))
     counts = {module: _row_counts(seen, module) for module in {site.module for site in seen}}
-    return SITES.frame([_named(site, counts[site.module]) for site in seen])
+    return SITES.table([_named(site, counts[site.module]) for site in seen])
 
 
 @once
-def grouped_products(trace: Trace) -> pd.DataFrame:
+def grouped_products(trace: Trace) -> Table:
     """Self time of the grouped products by op, step and device."""
-    work = work_in_steps(trace)
-    products = work[work["component"] == "grouped_gemm"].astype({"op": "str"})
-    keys = ["module", "op", "step", "host", "device"]
-    return products.groupby(keys, observed=True)["self_ns"].sum().reset_index()
+    events = window(trace).events
+    is_product = (labels(trace)["component"] == "grouped_gemm").take(sure_rows(events))
+    keys = ("module", "op", "step", "host", "device")
+    work = events.select(*keys, "self_ns")[is_product]
+    groups = grouped(work, *keys)
+    found: Table = work.select(*keys)[groups.first]
+    return found.assign(op=found["op"].array(), self_ns=groups.sum(work["self_ns"]))
 
 
-def _are_ragged(trace: Trace, costs: pd.DataFrame) -> pd.Series:
+def _are_ragged(trace: Trace, costs: Table) -> Flags:
     """Which of `COSTS` that a rule of the user names otherwise are products by groups of rows."""
     named, programs = named_by(trace.meta.names, rules_matched(trace)), programs_of(trace)
     found = [
         op in named.get(module, {}) and _form(programs[module], programs[module].ops[op]) != BATCHED
-        for module, op in zip(costs["module"].tolist(), costs["op"].tolist(), strict=True)
+        for module, op in costs.rows("module", "op")
     ]
-    return pd.Series(found, index=costs.index, dtype="bool")
+    return np.array(found, bool)
 
 
-def used_rows(trace: Trace) -> pd.Series:
+def used_rows(trace: Trace) -> Float64s:
     """Rows of each of `expert_products` that held a (token, expert) pair, mean; NaN if not known.
 
     They are known where the run recorded its routing and the product makes room for as many. How
@@ -111,12 +119,12 @@ def used_rows(trace: Trace) -> pd.Series:
     sites = expert_products(trace)
     pairs = filled(trace)[0].pairs.values
     if pairs.empty:
-        return pd.Series(np.nan, index=sites.index)
-    can_hold = sites["form"].ne(BATCHED) & sites["rows"].ge(pairs.max())
-    return pd.Series(float(pairs.mean()), index=sites.index).where(can_hold)
+        return np.full(len(sites), np.nan)
+    can_hold = (sites["form"] != BATCHED) & (sites["rows"] >= pairs.max())
+    return np.where(can_hold, float(pairs.mean()), np.nan)
 
 
-def costs_that_run(trace: Trace) -> pd.DataFrame:
+def costs_that_run(trace: Trace) -> Table:
     """`COSTS` with FLOPs and bytes of the rows that held pairs, where only these are multiplied.
 
     That is so of custom calls and of ragged_dot; not known where the run recorded no routing. A row
@@ -124,23 +132,32 @@ def costs_that_run(trace: Trace) -> pd.DataFrame:
     are operands.
     """
     costs, sites = costs_of(trace), expert_products(trace)
-    left_out = 1 - used_rows(trace) / sites["rows"].where(sites["rows"] > 0)
-    item = sites["dtype"].map(_item_bytes).astype("float64")
-    written = sites["out_dtype"].map(_item_bytes).astype("float64")
-    width = sites["k"] * item + sites["n"] * written.where(~sites["is_weight_gradient"], item)
-    saved = sites.assign(
-        flops=sites["needed"] * left_out, bytes=sites["rows"] * left_out * width
-    ).loc[sites["form"].isin([CUSTOM_CALL, RAGGED]), ["module", "op", "flops", "bytes"]]
-    table = costs.merge(saved, on=["module", "op"], how="left", suffixes=("", "_saved"))
-    places = pd.MultiIndex.from_frame(saved[["module", "op"]])
-    is_grouped = pd.MultiIndex.from_frame(table[["module", "op"]]).isin(places)
-    for name in ("flops", "bytes"):
-        table[name] = table[name] - table[f"{name}_saved"].where(is_grouped, 0.0)
-    return COSTS.frame({name: table[name] for name in COSTS.names})
+    left_out = 1 - _by_room(sites, used_rows(trace))
+    item, written = (_item_bytes(sites[name]) for name in ("dtype", "out_dtype"))
+    width = sites["k"] * item + sites["n"] * np.where(sites["is_weight_gradient"], item, written)
+    at = _sites_at(costs, sites)
+    is_grouped = np.append(isin(sites["form"], (CUSTOM_CALL, RAGGED)), False)[at]
+    saved = {"flops": sites["needed"] * left_out, "bytes": sites["rows"] * left_out * width}
+    left = {
+        name: costs[name] - np.where(is_grouped, np.append(sums, 0.0)[at], 0.0)
+        for name, sums in saved.items()
+    }
+    return COSTS.table(costs.assign(**left).columns)
 
 
-def _item_bytes(dtype: str) -> float:
-    return Shape(dtype, (1,)).known_bytes if dtype else 0.0
+def _by_room(sites: Table, used: Float64s) -> Float64s:
+    """Rows that are used by those there is room for; NaN where there is none."""
+    return used / np.where(sites["rows"] > 0, sites["rows"], np.nan)
+
+
+def _sites_at(costs: Table, sites: Table) -> Int64s:
+    """The row of `SITES` of each of `COSTS`; -1 for none."""
+    return places_in(costs, sites, "module", "op")
+
+
+def _item_bytes(dtypes: np.ndarray) -> Float64s:
+    found = [Shape(dtype, (1,)).known_bytes if dtype else 0.0 for dtype in dtypes]
+    return np.array(found, np.float64)
 
 
 class ModelFlops(NamedTuple):
@@ -158,15 +175,13 @@ def model_flops(trace: Trace) -> ModelFlops:
     matrices.
     """
     costs, sites, used = costs_of(trace), expert_products(trace), used_rows(trace)
-    filled = (used / sites["rows"]).fillna(1.0)
-    asked = sites.assign(asked=sites["needed"] * filled).set_index(["module", "op"])["asked"]
-    places = pd.MultiIndex.from_frame(costs[["module", "op"]])
-    per_run = (costs["flops"] - costs["again"]).mask(
-        places.isin(asked.index), asked.reindex(places).to_numpy()
-    )
+    share = _by_room(sites, used)
+    asked = sites["needed"] * np.where(np.isnan(share), 1.0, share)
+    at = _sites_at(costs, sites)
+    per_run = np.where(at >= 0, np.append(asked, np.nan)[at], costs["flops"] - costs["again"])
     is_asked = costs["phase"] != "recompute"
-    total = float((per_run * costs["runs"])[is_asked].sum(skipna=False))
-    return ModelFlops(total, bool(used.notna().all()))
+    total = float((per_run * costs["runs"])[is_asked].sum())
+    return ModelFlops(total, not np.isnan(used).any())
 
 
 def _seen(program: Program, module: int, op: Op, phase: str) -> _Seen:

@@ -10,14 +10,17 @@ touched. Sizes are NaN where an element type is not known, and so is every sum w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isnan, nan
 
-import pandas as pd
+import numpy as np
 
-from moeprof.analyzers.attribution import programs_of, sure_rows, work_in_steps
+from moeprof.analyzers.attribution import labels, programs_of, sure_rows
 from moeprof.analyzers.classify.components import LOOPS
 from moeprof.analyzers.costs.flops import Flops, flops_of
+from moeprof.analyzers.window import window
+from moeprof.columns.grouping import grouped, spread
+from moeprof.columns.table import Table, texts_of
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import has_unknown_type
 from moeprof.tables.once import once
@@ -54,60 +57,67 @@ _NOT_TOLD = Flops(None, "", "not known")
 
 
 @once
-def costs_of(trace: Trace) -> pd.DataFrame:
+def costs_of(trace: Trace) -> Table:
     """`COSTS` of the ops of the used steps."""
     runs, programs = runs_of(trace), programs_of(trace)
-    rows = []
-    for module, name in zip(runs["module"], runs["op"], strict=True):
-        program = programs[int(module)]
-        op = program.ops[str(name)]
+    costs, moved = [], []
+    for module, name in runs.rows("module", "op"):
+        program = programs[module]
+        op = program.ops[name]
         is_told = bool(op.shape) and (op.size_bytes >= 0 or has_unknown_type(op.shape))
-        flops = flops_of(program, op) if is_told else _NOT_TOLD
-        moved = bytes_of(program, op) if is_told else None
-        rows.append((flops.flops, flops.again, moved, flops.dtype, flops.kind))
-    names = COSTS.names[len(RUNS.names) :]
-    told = pd.DataFrame(rows, columns=list(names), index=runs.index)
-    return COSTS.frame({**runs, **told})
+        costs.append(flops_of(program, op) if is_told else _NOT_TOLD)
+        moved.append(bytes_of(program, op) if is_told else None)
+    told = {
+        "flops": _floats(each.flops for each in costs),
+        "again": _floats(each.again for each in costs),
+        "bytes": _floats(moved),
+        "dtype": texts_of(each.dtype for each in costs),
+        "kind": texts_of(each.kind for each in costs),
+    }
+    return COSTS.table(runs.columns | told)
+
+
+def _floats(values: Iterable[float | None]) -> np.ndarray:
+    """Numbers as float64; NaN for what is not known."""
+    return np.array([nan if value is None else value for value in values], np.float64)
 
 
 @once
-def runs_of(trace: Trace) -> pd.DataFrame:
+def runs_of(trace: Trace) -> Table:
     """`RUNS` of every op that is known for sure in the used steps.
 
     A loop's body runs as often as its trip count says, for each execution of the program in which
     a piece was seen; never more often than there are pieces. Where a loop around the op has no
     known count, the rarest of the op's kernels on a device counts, as every run has each of them.
     """
-    work = work_in_steps(trace)
-    work = work[sure_rows(work) >= 0]
-    keys = ["instruction", "host", "device"]
-    kernels = work.groupby([*keys, "name"], observed=True).size()
-    rarest = kernels.groupby(keys, observed=True).min()
-    by_device = work.groupby(keys, observed=True)
-    sums = by_device.agg(pieces=("self_ns", "size"), self_ns=("self_ns", "sum"))
-    launches = work[[*keys, "step", "run_id"]].drop_duplicates()
-    sums["launches"] = launches.groupby(keys, observed=True).size()
-    sums["rarest"] = rarest
-    sums = sums.reset_index()
-    labels = work.drop_duplicates("instruction")[["instruction", "component", "phase"]]
-    sums = sums.merge(labels, on="instruction").astype({"component": "str", "phase": "str"})
-    rows = sums["instruction"].to_numpy()
-    sums["module"] = trace.hlo_ops["module"].to_numpy()[rows]
-    sums["op"] = trace.hlo_ops["op"].to_numpy()[rows]
-    named = sums[["module", "op"]].drop_duplicates()
-    programs = programs_of(trace)
-    named["rounds"] = [
-        rounds_of(programs, int(module), str(op))
-        for module, op in zip(named["module"], named["op"], strict=True)
-    ]
-    sums = sums.merge(named, on=["module", "op"])
-    told = sums["rounds"] * sums["launches"]
-    is_told = sums["rounds"].gt(0) & told.le(sums["pieces"])
-    sums["runs"] = told.where(is_told, sums["rarest"])
-    keep = ["module", "op", "component", "phase"]
-    total = sums.groupby(keep, observed=True)[["runs", "pieces", "self_ns"]].sum()
-    table = total.reset_index()
-    return RUNS.frame({name: table[name] for name in RUNS.names})
+    events = window(trace).events
+    rows = sure_rows(events)
+    is_sure = rows >= 0
+    named = events.select("host", "device", "name", "step", "run_id", "self_ns")
+    work = named[is_sure].assign(instruction=rows[is_sure])
+    keys = ("instruction", "host", "device")
+    kernels, launches = grouped(work, *keys, "name"), grouped(work, *keys, "step", "run_id")
+    of_kernels, of_launches = work.select(*keys)[kernels.first], work.select(*keys)[launches.first]
+    by_device, launched = grouped(of_kernels, *keys), grouped(of_launches, *keys).size
+    pieces = by_device.sum(kernels.size)
+    self_ns = by_device.sum(kernels.sum(work["self_ns"]))
+
+    ran = of_kernels.select("instruction")[by_device.first]
+    by_op = grouped(ran, "instruction")
+    instruction = ran["instruction"][by_op.first]
+    ops, programs = trace.table("hlo_ops").select("module", "op")[instruction], programs_of(trace)
+    rounds = np.array([rounds_of(programs, *each) for each in ops.rows()], np.int64)
+    told = spread(rounds, by_op) * launched
+    is_told = (spread(rounds, by_op) > 0) & (told <= pieces)
+    runs = np.where(is_told, told, by_device.min(kernels.size))
+    parts = labels(trace).select("component", "phase")[instruction]
+    table = ops.assign(
+        **parts.columns,
+        runs=by_op.sum(runs),
+        pieces=by_op.sum(pieces),
+        self_ns=by_op.sum(self_ns),
+    )
+    return RUNS.table(table.sorted("module", "op").columns)
 
 
 def rounds_of(programs: Mapping[int, Program], module: int, op: str) -> int:

@@ -107,7 +107,7 @@ def flame(trace: Trace) -> Analysis:
 
 
 def _works(trace: Trace) -> Iterator[_Work]:
-    work = sums_in_steps(trace)
+    work = sums_in_steps(trace).pandas()
     is_known = (work["op"] != "") & ~is_guess(work)
     named = work["op"].astype("str").where(is_known, work["name"].astype("str"))
     keys = ["module", "op", "is_known", "component", "phase"]

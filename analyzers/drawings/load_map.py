@@ -38,14 +38,14 @@ ASKS = "Which expert of which layer gets how many tokens?"
 def load_map(trace: Trace) -> Analysis:
     """Tokens of every expert of every layer, beside what an even router would give it."""
     known = recorded(trace)
-    if known.routing.empty:
+    if not len(known.routing):
         return Analysis("load_map", ASKS, (), SCHEMA, SCHEMA.frame(), (missing_tokens(trace),))
     found = step_loads(known.routing)
     layers, by_expert = found.layers, found.by_expert.mean(axis=0)
     bundle = per_cell(*by_expert.shape)
     busiest = busiest_of_cells(by_expert, bundle)
     at = np.arange(len(layers))[:, None], busiest
-    owners = _owners(known.routing, layers, by_expert.shape[1])
+    owners = _owners(known.routing.pandas(), layers, by_expert.shape[1])
     table = SCHEMA.frame(
         {
             "layer": np.repeat(layers, busiest.shape[1]),
@@ -59,7 +59,7 @@ def load_map(trace: Trace) -> Analysis:
         Metric("layers", len(layers), "count"),
         Metric("experts", by_expert.shape[1], "count"),
         Metric("ranks", found.by_rank.shape[2], "count"),
-        Metric("steps", int(known.routing["step"].nunique()), "count"),
+        Metric("steps", len(found.steps), "count"),
         Metric("experts_per_cell", bundle, "count"),
     )
     said = (

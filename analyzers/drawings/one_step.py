@@ -126,7 +126,7 @@ def _placed(trace: Trace, spans: pd.DataFrame, pieces: pd.DataFrame) -> pd.DataF
     row = rows_within(track, start, end)
     ops, kernels = (events[name].cat for name in ("op", "name"))
     op_codes, kernel_codes = (of.codes.to_numpy().astype(np.int64) for of in (ops, kernels))
-    components = attribute(trace, events)["component"].cat.codes.to_numpy()
+    components = attribute(trace, events)["component"].codes
     return pieces.assign(
         start_ns=start,
         end_ns=end,
@@ -139,7 +139,7 @@ def _placed(trace: Trace, spans: pd.DataFrame, pieces: pd.DataFrame) -> pd.DataF
 
 def _has_op(events: pd.DataFrame) -> np.ndarray:
     """Whether the op of each piece is known for sure."""
-    known: np.ndarray = (events["op"].ne("") & ~is_guess(events)).to_numpy()
+    known: np.ndarray = events["op"].ne("").to_numpy() & ~is_guess(events)
     return known
 
 
@@ -164,7 +164,8 @@ def _work_table(
     trace: Trace, spans: pd.DataFrame, placed: pd.DataFrame, found: Merged
 ) -> pd.DataFrame:
     shown = placed.iloc[found.shown]
-    events = attribute(trace, trace.events.iloc[shown["row"].to_numpy()]).reset_index(drop=True)
+    events = attribute(trace, trace.events.iloc[shown["row"].to_numpy()]).pandas()
+    events = events.reset_index(drop=True)
     devices = spans.loc[shown["segment"], ["rank", "host", "device"]].reset_index(drop=True)
     scopes = np.append(trace.hlo_ops["op_name"].astype(str).to_numpy(), "")
     names = events[["kind", "component", "phase", "source"]].astype("str")
@@ -202,7 +203,7 @@ def _idle_table(
     trace: Trace, spans: pd.DataFrame, step: int, resolution_ns: int
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The gaps that can be seen, each with its cause, and what was left out of them."""
-    gaps = gaps_of(trace)
+    gaps = gaps_of(trace).pandas()
     gaps = gaps[gaps["step"] == step]
     length = gaps["end_ns"] - gaps["start_ns"]
     seen = length[length > max(SHORT_NS, resolution_ns)].nlargest(MOST_GAPS).index

@@ -35,7 +35,7 @@ ONE_RANK = "one expert rank was recorded: there is nothing to compare"
 def rank_map(trace: Trace) -> Analysis:
     """Pairs of every expert rank in every layer, beside what an even router would give it."""
     known = recorded(trace)
-    if known.routing.empty:
+    if not len(known.routing):
         return Analysis("rank_map", ASKS, (), SCHEMA, SCHEMA.frame(), (missing_tokens(trace),))
     found = step_loads(known.routing)
     layers, by_rank = found.layers, found.by_rank.mean(axis=0)

@@ -8,6 +8,7 @@ its group starts, and that last one is charged with the mean wait of the others.
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.communication.waits import NONE, clock_notes, waits_in_steps
@@ -33,7 +34,7 @@ ASKS = "Which rank waits in which step, and for whom?"
 def wait_map(trace: Trace) -> Analysis:
     """Waits inside collectives of every rank in every used step, and who is waited for."""
     waits = waits_in_steps(trace)
-    known = waits[waits["wait_ns"].notna()]
+    known = waits[~np.isnan(waits["wait_ns"])].pandas()
     if known.empty:
         said = clock_notes(trace, waits) if len(waits) else (NONE,)
         return Analysis("wait_map", ASKS, (), SCHEMA, SCHEMA.frame(), said)

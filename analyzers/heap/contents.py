@@ -36,7 +36,7 @@ class Contents:
     def __init__(self, trace: Trace, module: int, at_peak: str) -> None:
         """Look up what the program's ops are."""
         self.program: Program = programs_of(trace)[module]
-        classes = classes_of(trace)
+        classes = classes_of(trace).pandas()
         mine = classes[classes["module"].eq(module)].set_index("op")
         names = mine.index.astype("str").tolist()
         labels = mine[["component", "layer_kind", "phase", "source"]].to_dict("records")

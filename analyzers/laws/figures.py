@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-import pandas as pd
+import numpy as np
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.analyzers.load.recorded import is_left_out, named_steps, recorded
 from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.columns.grouping import grouped, places_in, spread
+from moeprof.columns.table import Table
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import has_unknown_type, unknown_types
 from moeprof.tables.analysis import Analysis
@@ -75,8 +77,9 @@ def _shares(analysis: Analysis) -> Iterator[_Found]:
         if is_share and isinstance(metric.value, int | float):
             yield _Found(analysis.name, metric.metric, (float(metric.value),), (metric.metric,))
     for column, figures in _IN_TABLES.get(analysis.name, {}).items():
-        values = analysis.table[column].dropna().tolist() if column in analysis.table else []
-        yield _Found(analysis.name, column, tuple(map(float, values)), figures)
+        values = analysis.cells[column] if column in analysis.cells else np.zeros(0)
+        known = values[~np.isnan(values)].tolist()
+        yield _Found(analysis.name, column, tuple(map(float, known)), figures)
 
 
 _NAMES = "names"
@@ -132,20 +135,18 @@ _MOST_NAMED = 3
 
 def bytes_known(trace: Trace) -> Law:
     """Whether bytes are known of every op that ran; those of which they are not are named."""
-    ops = trace.hlo_ops
-    if ops.empty:
+    ops = trace.table("hlo_ops")
+    if not len(ops):
         return Law(_BYTES, "unchecked", "the profile keeps no program, so no sizes")
-    shapes = ops["shape"][ops["size_bytes"].lt(0)].unique()  # no more than a look at a column
-    if not any(has_unknown_type(str(shape)) for shape in shapes):
+    shapes = dict.fromkeys(ops["shape"][ops["size_bytes"] < 0])  # no more than a look at a column
+    if not any(map(has_unknown_type, shapes)):
         return Law(_BYTES, "ok", "the size of every element type is known", unit="ops")
     costs, programs = costs_of(trace), programs_of(trace)
-    open_ops = costs[costs["bytes"].isna()]
     found: dict[str, tuple[str, ...]] = {}
-    for module, name in zip(open_ops["module"], open_ops["op"], strict=True):
-        program = programs[int(module)]
-        types = _types(program, program.ops[str(name)])
+    for module, name in costs[np.isnan(costs["bytes"])].rows("module", "op"):
+        types = _types(programs[module], programs[module].ops[name])
         if types:
-            found[str(name)] = types
+            found[name] = types
     if not found:
         return Law(
             _BYTES,
@@ -182,13 +183,14 @@ def _listed(names: list[str]) -> str:
 
 
 _NO_ROUTING = "the run recorded no routing"
-_COUNTED = ["step", "layer", "expert", "rank"]
-_OF_LAYER = ["step", "layer"]
+_COUNTED = ("step", "layer", "expert", "rank")
+_OF_LAYER = ("step", "layer")
+_OF_RANK = ("step", "layer", "rank")
 
 
 def tokens(trace: Trace) -> Law:
     """Whether the routing that figures are taken from is complete and agrees with itself."""
-    if trace.routing.empty and trace.received.empty:
+    if not len(trace.table("routing")) and not len(trace.table("received")):
         why = "the recorded routing is left out" if is_left_out(trace) else _NO_ROUTING
         return Law("tokens", "unchecked", why)
     known = recorded(trace)
@@ -201,30 +203,31 @@ def tokens(trace: Trace) -> Law:
     )
 
 
-def _counted_twice(routing: pd.DataFrame) -> Law | None:
-    again = routing[routing.duplicated(_COUNTED)]
-    if again.empty:
+def _counted_twice(routing: Table) -> Law | None:
+    is_again = np.ones(len(routing), bool)
+    is_again[grouped(routing, *_COUNTED).first] = False
+    again = int(is_again.sum())
+    if not again:
         return None
     return Law(
         "tokens",
         "fail",
-        f"{len(again):,} of {len(routing):,} rows of the recorded routing count an expert of a "
-        f"layer and step again ({named_steps(again['step'].unique())}): more than one process "
-        "wrote counts of the global batch, of which process 0 alone should",
+        f"{again:,} of {len(routing):,} rows of the recorded routing count an expert of a "
+        f"layer and step again ({named_steps(np.unique(routing['step'][is_again]))}): more than "
+        "one process wrote counts of the global batch, of which process 0 alone should",
         (Need.ROUTING,),
-        expected=len(routing) - len(again),
+        expected=len(routing) - again,
         found=len(routing),
         unit="rows",
     )
 
 
-def _not_counted(routing: pd.DataFrame) -> Law | None:
+def _not_counted(routing: Table) -> Law | None:
     """Experts without a row, where the layer has one in other steps: those with no token have 0."""
-    if routing.empty:
+    if not len(routing):
         return None
-    experts = routing.drop_duplicates(["layer", "expert"])["layer"].value_counts()
-    expected = int(experts.sum()) * routing["step"].nunique()
-    found = len(routing.drop_duplicates(["step", "layer", "expert"]))
+    expected = len(grouped(routing, "layer", "expert")) * len(grouped(routing, "step"))
+    found = len(grouped(routing, "step", "layer", "expert"))
     if found == expected:
         return None
     return Law(
@@ -239,54 +242,59 @@ def _not_counted(routing: pd.DataFrame) -> Law | None:
     )
 
 
-def _received_more(routing: pd.DataFrame, received: pd.DataFrame) -> Law | None:
+def _received_more(routing: Table, received: Table) -> Law | None:
     """A rank that received more rows than all pairs of its experts in the global batch."""
-    keys = ["step", "layer", "rank"]
-    if routing.empty or received.empty or routing["rank"].nunique() < 2:
+    if not len(routing) or not len(received) or len(grouped(routing, "rank")) < 2:
         return None
-    pairs = routing.groupby(keys)["tokens"].sum()
-    both = received.groupby(keys)["rows"].max().to_frame("rows").join(pairs, how="inner")
-    more = both[both["rows"] > both["tokens"]]
-    if more.empty:
+    of_rank, of_received = grouped(routing, *_OF_RANK), grouped(received, *_OF_RANK)
+    places = received[of_received.first]
+    at = places_in(places, routing[of_rank.first], *_OF_RANK)
+    both = np.flatnonzero(at >= 0)
+    rows = of_received.max(received["rows"])[both]
+    chosen = of_rank.sum(routing["tokens"])[at[both]]
+    more = np.flatnonzero(rows > chosen)
+    if not len(more):
         return None
-    step, layer, rank = more.index[0]
-    worst = more.iloc[0]
+    worst = more[0]
+    step, layer, rank = (int(places[name][both[worst]]) for name in _OF_RANK)
     return Law(
         "tokens",
         "fail",
-        f"rank {rank} received {worst['rows']:,} rows in layer {layer} of step {step}, its experts "
-        f"were chosen {worst['tokens']:,} times; so in {len(more):,} of {len(both):,} places: the "
+        f"rank {rank} received {rows[worst]:,} rows in layer {layer} of step {step}, its experts "
+        f"were chosen {chosen[worst]:,} times; so in {len(more):,} of {len(both):,} places: the "
         "two were not counted over the same batch",
         (Need.ROUTING, Need.RECEIVED),
-        expected=int(worst["tokens"]),
-        found=int(worst["rows"]),
+        expected=int(chosen[worst]),
+        found=int(rows[worst]),
         unit="rows",
     )
 
 
-def _per_layer(routing: pd.DataFrame) -> Law:
-    if routing.empty:
+def _per_layer(routing: Table) -> Law:
+    if not len(routing):
         return Law("tokens", "unchecked", "the run recorded rows received, no tokens of experts")
-    sums = routing.groupby(_OF_LAYER)["tokens"].sum()
-    of_step = sums.groupby("step")
-    least, most = of_step.transform("min"), of_step.transform("max")
-    uneven = sums[(least < most) & (sums == least)]
-    if uneven.empty:
-        steps, layers = (sums.index.get_level_values(name).nunique() for name in _OF_LAYER)
+    of_layer = grouped(routing, *_OF_LAYER)
+    places, sums = routing[of_layer.first], of_layer.sum(routing["tokens"])
+    of_step = grouped(places, "step")
+    least, most = (spread(each(sums), of_step) for each in (of_step.min, of_step.max))
+    uneven = np.flatnonzero((least < most) & (sums == least))
+    if not len(uneven):
+        layers, steps = len(grouped(places, "layer")), len(of_step)
         detail = (
             f"(token, expert) pairs are as many in all {layers} layer(s) of each of {steps} step(s)"
         )
         return Law(
             "tokens", "ok", detail, expected=int(most.sum()), found=int(sums.sum()), unit="pairs"
         )
-    step, layer = uneven.index[0]
+    first = uneven[0]
+    step, layer = (int(places[name][first]) for name in _OF_LAYER)
     return Law(
         "tokens",
         "warn",
-        f"layer {layer} of step {step} has {uneven.iloc[0]:,} (token, expert) pairs, another layer "
-        f"of that step {most[step, layer]:,}: a capacity cut tokens off before they were counted, "
+        f"layer {layer} of step {step} has {sums[first]:,} (token, expert) pairs, another layer "
+        f"of that step {most[first]:,}: a capacity cut tokens off before they were counted, "
         "layers differ in top-k, or not all were counted",
-        expected=int(most[step, layer]),
-        found=int(uneven.iloc[0]),
+        expected=int(most[first]),
+        found=int(sums[first]),
         unit="pairs",
     )

@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.communication.calls import ranks_by_module, with_ranks
 from moeprof.analyzers.communication.sites import sites_of
-from moeprof.analyzers.window import op_time
+from moeprof.analyzers.window import op_time, used_steps
+from moeprof.columns.grouping import Int64s, grouped, places_in, spread, unique_rows
+from moeprof.columns.table import Table, isin, texts_of
 from moeprof.errors import NotByHostError
 from moeprof.tables.clock import aligned_hosts, comparable_stamps
 from moeprof.tables.intervals import work_of
@@ -61,9 +62,10 @@ def outside_steps(trace: Trace) -> Law:
         share = format_percent(recorded.dropped_ns / all_ns)
         parts.append(f"{share} of device time in steps that are not used")
     if recorded.outside_ns:
-        names = list(dict.fromkeys(recorded.outside["program"]))
+        outside = recorded.outside
+        names = list(dict.fromkeys(outside["program"]))
         more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-        pieces = int(recorded.outside["pieces"].sum()) / devices
+        pieces = int(outside["pieces"].sum()) / devices
         pieces = round(pieces) if pieces >= 1 else pieces  # no round number of a part of one
         parts.append(
             f"{format_percent(recorded.outside_share)} outside of every step, "
@@ -85,19 +87,18 @@ def intervals(trace: Trace) -> Law:
     from moeprof.analyzers.questions.timeline import timeline
 
     check = "intervals"
-    table = intervals_of(timeline(trace).table)
-    if table.empty:
+    table = intervals_of(timeline(trace).cells)
+    if not len(table):
         return Law(check, "unchecked", "no step is followed by another one that is used")
-    names = ("idle_ns", "between_idle_ns")
-    idle = zip(names, lengths_of_gaps(trace), strict=True)
-    counted = table.assign(**{name: _gaps_ns(gaps, table) for name, gaps in idle})
-    parts = counted[[f"{part}_ns" for part in PARTS]].to_numpy()
-    whole = table["interval_ns"].to_numpy()
-    is_wrong = (parts.sum(axis=1) != whole) | (parts < 0).any(axis=1)
+    idle_ns, between_ns = (_gaps_ns(gaps, table) for gaps in lengths_of_gaps(trace))
+    counted = table.assign(idle_ns=idle_ns, between_idle_ns=between_ns)
+    parts = np.array([counted[f"{part}_ns"] for part in PARTS], np.float64)
+    whole = table["interval_ns"]
+    is_wrong = (parts.sum(axis=0) != whole) | (parts < 0).any(axis=0)
     expected, found = int(whole.sum()), int(parts.sum())
     unit = "ns of intervals"
     if is_wrong.any():
-        steps = np.unique(table["step"].to_numpy()[is_wrong]).tolist()
+        steps = np.unique(table["step"][is_wrong]).tolist()
         told = ", ".join(map(str, steps[:_FEW])) + (" …" if len(steps) > _FEW else "")
         detail = f"work, other work and gaps do not add up to the interval after step {told}"
         scopes = tuple(Scope("timeline", step=step) for step in steps)
@@ -109,10 +110,9 @@ def intervals(trace: Trace) -> Law:
     return Law(check, "ok", detail, expected=expected, found=found, unit=unit)
 
 
-def _gaps_ns(sums: pd.Series, table: pd.DataFrame) -> np.ndarray:
+def _gaps_ns(sums: Table, table: Table) -> Int64s:
     """Length of the gaps of each row of `table`, a device in a step."""
-    places = pd.MultiIndex.from_frame(table[["host", "device", "step"]])
-    found: np.ndarray = sums.reindex(places).fillna(0).to_numpy()
+    found: Int64s = np.append(sums["ns"], 0)[places_in(table, sums, "host", "device", "step")]
     return found
 
 
@@ -125,7 +125,7 @@ def components(trace: Trace) -> Law:
     _, recorded_ns = op_time(trace)
     if not recorded_ns:
         return Law(check, "unchecked", "no device work in a step that is used")
-    found_ns = float(breakdown(trace).table["per_step_ns"].sum()) * window(trace).shares
+    found_ns = float(breakdown(trace).cells["per_step_ns"].sum()) * window(trace).shares
     unit = "ns of op time"
     if abs(found_ns - recorded_ns) > max(_EXACT_NS, 1e-9 * recorded_ns):
         detail = (
@@ -205,76 +205,91 @@ class EarlyEnd:
 def early_end(trace: Trace) -> EarlyEnd | None:
     """How the ends of all hosts' work compare; None where they cannot be."""
     aligned = aligned_hosts(trace.meta)
-    steps = trace.steps[trace.steps["used"]].sort_values("start_ns")
-    if len(aligned) < 2 or steps.empty:
+    steps = trace.table("steps")
+    used = steps[steps["used"]]
+    if len(aligned) < 2 or not len(used):
         return None
-    ends = _ends(trace, aligned)
+    hosts, ends = _ends(trace, aligned)
     if len(ends) < 2:
         return None
-    apart = steps["start_ns"].diff().dropna()
-    step_ns = float((apart if len(apart) else steps["duration_ns"]).median())
+    apart = np.diff(np.sort(used["start_ns"]))
+    step_ns = float(np.median(apart if len(apart) else used["duration_ns"]))
     most_ns = round(_STEPS * step_ns)
     last_ns = int(ends.max())
-    early = ends[ends < last_ns - most_ns].sort_values()
-    if early.empty:
+    order = np.argsort(ends, kind="stable")
+    early, rest = np.split(order, [np.searchsorted(ends[order], last_ns - most_ns)])
+    if not len(early):
         return EarlyEnd((), int(last_ns - ends.min()), most_ns, len(ends))
-    rest = ends.drop(early.index)
-    hosts = tuple(map(str, early.index))
-    found = EarlyEnd(hosts, int(rest.median() - early.iloc[0]), most_ns, len(ends))
+    first = tuple(hosts[host] for host in early.tolist())
+    gap_ns = int(np.median(ends[rest]) - ends[early[0]])
+    found = EarlyEnd(first, gap_ns, most_ns, len(ends))
     try:
-        return replace(found, standing=_standing(trace, set(hosts)))
+        return replace(found, standing=_standing(trace, set(first)))
     except NotByHostError:
         return replace(found, is_looked_for=False)
 
 
 @once
-def last_ends(trace: Trace) -> pd.DataFrame:
+def last_ends(trace: Trace) -> Table:
     """Rows (host, module, end_ns): the last end of each program's work by the host's clock."""
-    work = work_of(trace.events)
-    ends = work[["host", "module"]].assign(end_ns=work["start_ns"] + work["duration_ns"])
-    found = ends.groupby(["host", "module"], observed=True)["end_ns"].max()
-    return found.reset_index().astype({"host": "str"})
+    work = work_of(trace.table("events"))
+    programs = grouped(work, "host", "module")
+    found: Table = work.select("host", "module")[programs.first]
+    ends_ns = programs.max(work["start_ns"] + work["duration_ns"])
+    return found.assign(host=found["host"].array(), end_ns=ends_ns)
 
 
-def _ends(trace: Trace, aligned: frozenset[str]) -> pd.Series:
-    """Last end of each aligned host's work in programs that all of them ran, on one clock."""
+def _ends(trace: Trace, aligned: frozenset[str]) -> tuple[list[str], Int64s]:
+    """The aligned hosts, and on one clock the last end of their work in programs that all ran."""
     ends = last_ends(trace)
-    mine = ends[ends["host"].isin(aligned)]
-    times = mine["module"][mine["module"] != -1].value_counts()
-    shared = times.index[times == mine["host"].nunique()]
-    mine = mine[mine["module"].isin(shared)]
-    ends_ns = mine.groupby("host", sort=False)["end_ns"].max()
-    hosts = pd.Series(ends_ns.index.astype("str"))
-    common = comparable_stamps(trace.meta, hosts, ends_ns.to_numpy(np.int64))
-    return pd.Series(common, index=hosts.to_numpy())
+    mine = ends[isin(ends["host"], aligned)]
+    programs = grouped(mine, "module")
+    is_shared = programs.size == len(grouped(mine, "host"))
+    mine = mine[spread(is_shared, programs) & (mine["module"] != -1)]
+    by_host = grouped(mine, "host", is_sorted=False)
+    hosts = mine["host"][by_host.first].tolist()
+    ends_ns = by_host.max(mine["end_ns"])
+    return hosts, comparable_stamps(trace.meta, texts_of(hosts), ends_ns)
 
 
 def _standing(trace: Trace, early: set[str]) -> Standing | None:
     """The collective that the other hosts' devices end in, if it lasts far longer than usually."""
-    events = work_of(trace.events)
-    is_early = events["host"].isin(early).to_numpy()
-    others = events[~is_early]
-    end_ns = others["start_ns"] + others["duration_ns"]
-    keys = [others["host"], others["device"]]
-    final = others.loc[end_ns.groupby(keys, observed=True).idxmax()]
+    events = work_of(trace.table("events"))
+    is_early = isin(events["host"], early)
+    final = events[_last(events, np.flatnonzero(~is_early))]
     rows = final["instruction"][final["instruction"] >= 0]
-    if rows.empty:
+    if not len(rows):
         return None
-    sites = sites_of(trace, [int(rows.mode().iloc[0])], ranks_by_module(trace))
+    sites = sites_of(trace, [_mode(rows)], ranks_by_module(trace))
     if not sites or not sites[0].is_grouped:
         return None
     site = with_ranks(trace, sites)[0]
     stand = final[final["instruction"] == site.row]
-    used = trace.steps["step"][trace.steps["used"]]
-    same = events[(events["instruction"] == site.row).to_numpy()]
-    usual = same["duration_ns"][same["step"].isin(used)]
-    length_ns = int(stand["duration_ns"].median())
-    usual_ns = int(usual.median()) if len(usual) else 0
+    is_site = events["instruction"] == site.row
+    is_used = isin(events["step"], used_steps(trace))
+    usual = events["duration_ns"][is_site & is_used]
+    length_ns = int(np.median(stand["duration_ns"]))
+    usual_ns = int(np.median(usual)) if len(usual) else 0
     if length_ns <= _STANDS * usual_ns:
         return None
-    step = int(stand["step"].mode().iloc[0])
-    came = same[(same["step"] == step).to_numpy() & ~same["host"].isin(early).to_numpy()]
-    places = came[["host", "device"]].drop_duplicates().astype({"host": "str"})
-    ranks = set(places.merge(trace.devices[["host", "device", "rank"]])["rank"])
+    step = _mode(stand["step"])
+    came = events.select("host", "device")[is_site & (events["step"] == step) & ~is_early]
+    devices = trace.table("devices")
+    places = places_in(unique_rows(came), devices, "host", "device")
+    ranks = set(devices["rank"][places[places >= 0]].tolist())
     named = {rank for group in site.groups if ranks & set(group) for rank in group}
     return Standing(step, site.op, length_ns, usual_ns, tuple(sorted(named - ranks)))
+
+
+def _last(events: Table, rows: Int64s) -> Int64s:
+    """Of these rows of `events` the one of each device that ends last; of several the first."""
+    devices = grouped(events.select("host", "device")[rows], "host", "device")
+    ends_ns = (events["start_ns"] + events["duration_ns"])[rows]
+    last = np.flatnonzero(ends_ns == spread(devices.max(ends_ns), devices))
+    return rows[last[np.unique(devices.of[last], return_index=True)[1]]]
+
+
+def _mode(values: Int64s) -> int:
+    """What there is most often; of several the least."""
+    found, times = np.unique(values, return_counts=True)
+    return int(found[times.argmax()])

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from moeprof.analyzers.load.recorded import recorded
+from moeprof.columns.grouping import Int64s, grouped
+from moeprof.columns.table import Table, stacked
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -88,8 +89,8 @@ class StepLoads:
     names has no load.
     """
 
-    steps: np.ndarray
-    layers: np.ndarray
+    steps: Int64s
+    layers: Int64s
     by_expert: Loads
     by_rank: Loads
 
@@ -99,12 +100,12 @@ class StepLoads:
         return int(self.by_rank.shape[2]) > 1
 
 
-def step_loads(routing: pd.DataFrame) -> StepLoads:
+def step_loads(routing: Table) -> StepLoads:
     """The rows of `ROUTING`, of which there is at least one, as arrays."""
-    steps, step = np.unique(routing["step"].to_numpy(), return_inverse=True)
-    layers, layer = np.unique(routing["layer"].to_numpy(), return_inverse=True)
-    tokens = routing["tokens"].to_numpy(dtype=np.float64)
-    expert, rank = routing["expert"].to_numpy(), routing["rank"].to_numpy()
+    steps, step = np.unique(routing["step"], return_inverse=True)
+    layers, layer = np.unique(routing["layer"], return_inverse=True)
+    tokens = routing["tokens"].astype(np.float64)
+    expert, rank = routing["expert"], routing["rank"]
     ranks = rank if rank.min() >= 0 else np.zeros_like(rank)  # -1 is one that nobody knows
     by_expert, by_rank = (
         _dense((step, layer, place), tokens, (len(steps), len(layers))) for place in (expert, ranks)
@@ -112,9 +113,7 @@ def step_loads(routing: pd.DataFrame) -> StepLoads:
     return StepLoads(steps, layers, by_expert, by_rank)
 
 
-def _dense(
-    at: tuple[np.ndarray, np.ndarray, np.ndarray], tokens: Loads, shape: tuple[int, int]
-) -> Loads:
+def _dense(at: tuple[Int64s, Int64s, Int64s], tokens: Loads, shape: tuple[int, int]) -> Loads:
     """With a place for every number from 0, so that places are numbers."""
     found = np.zeros((*shape, int(at[2].max()) + 1))
     np.add.at(found, at, tokens)
@@ -128,8 +127,8 @@ class Busiest:
     Of places that are fullest in as many steps it is the one with most pairs over all of them.
     """
 
-    place: np.ndarray
-    share: np.ndarray
+    place: Int64s
+    share: Loads
 
 
 def busiest(loads: Loads) -> Busiest:
@@ -181,25 +180,34 @@ BY_STEP = Schema(
 )
 
 
-def imbalance_by_step(trace: Trace) -> pd.DataFrame:
+def imbalance_by_step(trace: Trace) -> Table:
     """`BY_STEP` by layer, the worst first; without a row for a layer that got no token.
 
     Empty where nothing was recorded, or not for the steps whose times are shown.
     """
     known = recorded(trace)
-    if known.routing.empty or not known.is_of_window:
-        return BY_STEP.frame()
-    loads = known.routing.pivot_table(
-        index=["layer", "step"], columns="expert", values="tokens", aggfunc="sum", fill_value=0
-    )
-    ratio = pd.Series(imbalance(loads.to_numpy(dtype=np.float64)), index=loads.index).dropna()
-    layers = ratio.rename("imbalance").reset_index()
-    worst = layers.groupby("step")["imbalance"].max().reset_index().assign(layer=WORST)
-    table = pd.concat([worst, layers], ignore_index=True)
-    return BY_STEP.frame({name: table[name] for name in BY_STEP.names})
+    if not len(known.routing) or not known.is_of_window:
+        return BY_STEP.table()
+    of_layer = grouped(known.routing, "layer", "step")
+    loads = _by_place(known.routing, of_layer.of, len(of_layer))
+    places = known.routing.select("layer", "step")[of_layer.first]
+    layers = places.assign(imbalance=imbalance(loads))
+    layers = layers[~np.isnan(layers["imbalance"])]
+    of_step = grouped(layers, "step")
+    steps = layers.select("layer", "step")[of_step.first]
+    worst = steps.assign(layer=WORST, imbalance=of_step.max(layers["imbalance"]))
+    return BY_STEP.table(stacked([worst, layers]).columns)
 
 
-def node_imbalance(loads: StepLoads, nodes: np.ndarray | None) -> Loads:
+def _by_place(routing: Table, row: Int64s, rows: int) -> Loads:
+    """Tokens of the experts that any row of `routing` names, in order, by `row` of the result."""
+    experts, expert = np.unique(routing["expert"], return_inverse=True)
+    found = np.zeros((rows, len(experts)))
+    np.add.at(found, (row, expert), routing["tokens"])
+    return found
+
+
+def node_imbalance(loads: StepLoads, nodes: Int64s | None) -> Loads:
     """[layers]; NaN where nodes are unknown, or one node holds all ranks. Of ranks per node."""
     if nodes is None or len(np.unique(nodes)) < 2:
         return np.full(len(loads.layers), np.nan)
@@ -207,24 +215,23 @@ def node_imbalance(loads: StepLoads, nodes: np.ndarray | None) -> Loads:
     return mean_of_steps(imbalance(loads.by_rank @ members.T / members.sum(axis=1)))
 
 
-def dead_experts(routing: pd.DataFrame, layers: np.ndarray) -> np.ndarray:
-    """Experts of each layer that no token chose in any step, [layers]."""
-    tokens = routing.groupby(["layer", "expert"])["tokens"].sum()
-    dead: np.ndarray = tokens.eq(0).groupby("layer").sum().reindex(layers).to_numpy()
+def dead_experts(routing: Table) -> Int64s:
+    """Experts of each layer that no token chose in any step, [layers], in order."""
+    of_expert = grouped(routing, "layer", "expert")
+    is_dead = of_expert.sum(routing["tokens"]) == 0
+    dead: Int64s = grouped(routing.select("layer")[of_expert.first], "layer").sum(is_dead)
     return dead
 
 
-def recorded_drift(routing: pd.DataFrame, layers: np.ndarray) -> Loads:
-    """`drift` from the first to the last of all recorded steps; NaN if there is but one."""
+def recorded_drift(routing: Table, layers: Int64s) -> Loads:
+    """`drift` from the first to the last of all recorded steps; NaN if there is but one.
+
+    Of these `layers`, each of which has a row; one without a row in a step has no load in it.
+    """
     steps = np.unique(routing["step"])
     if len(steps) < 2:
         return np.full(len(layers), np.nan)
-    ends = (
-        routing[routing["step"] == step]
-        .pivot_table(index="layer", columns="expert", values="tokens", aggfunc="sum")
-        .reindex(index=layers, columns=np.unique(routing["expert"]))
-        .fillna(0)
-        .to_numpy(dtype="float64")
-        for step in (steps[0], steps[-1])
-    )
-    return drift(*ends)
+    known, layer = np.unique(routing["layer"], return_inverse=True)
+    counts = (np.where(routing["step"] == step, routing["tokens"], 0) for step in steps[[0, -1]])
+    ends = (_by_place(routing.assign(tokens=count), layer, len(known)) for count in counts)
+    return drift(*ends)[np.searchsorted(known, layers)]

@@ -13,9 +13,13 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from moeprof.analyzers.attribution import classes_of, programs_of
 from moeprof.analyzers.load.recorded import recorded
-from moeprof.analyzers.window import window
+from moeprof.analyzers.window import used_steps, window
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Table
 from moeprof.hlo.program import FLOATS, Op, Program
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
@@ -58,8 +62,8 @@ def batch_of(trace: Trace) -> Batch | None:
     devices work that are none of the program's, or where the recorded routing counted what the
     program cannot have routed.
     """
-    used = trace.steps[trace.steps["used"]]
-    modules = used["module"].unique().tolist()
+    steps = trace.table("steps")
+    modules = np.unique(steps["module"][steps["used"]]).tolist()
     if not window(trace).steps or len(modules) != 1:
         return None
     (module,) = modules
@@ -72,21 +76,31 @@ def batch_of(trace: Trace) -> Batch | None:
 
 def _devices(trace: Trace, module: int) -> int:
     """Devices that share the work of a program; 0 where that is not known of all that work."""
-    rows = trace.modules[trace.modules["module"] == module]
-    if len(rows) != 1 or int(rows["replicas"].iloc[0]) != 1:
+    rows = _row_of(trace, module)
+    if len(rows) != 1 or rows["replicas"][0] != 1:
         return 0
-    devices = int(rows["partitions"].iloc[0])
+    devices = int(rows["partitions"][0])
     return devices if devices >= window(trace).devices else 0
+
+
+def _row_of(trace: Trace, module: int) -> Table:
+    modules = trace.table("modules")
+    found: Table = modules[modules["module"] == module]
+    return found
+
+
+def _in_used_steps(trace: Trace) -> tuple[Table, int]:
+    """The executions of the used steps, and how many of these there are."""
+    used, runs = used_steps(trace), trace.table("executions")
+    return runs[np.isin(runs["step"], used)], len(used)
 
 
 def _runs(trace: Trace, module: int) -> int:
     """Executions of a program per device and used step; 0 where they differ."""
-    used = trace.steps["step"][trace.steps["used"]]
-    mine = trace.executions
-    mine = mine[mine["module"].eq(module) & mine["step"].isin(used)]
-    counts = mine.groupby(["host", "device", "step"]).size()
-    is_whole = len(counts) == window(trace).devices * len(used) and counts.nunique() == 1
-    return int(counts.iloc[0]) if is_whole else 0
+    ran, steps = _in_used_steps(trace)
+    counts = grouped(ran[ran["module"] == module], "host", "device", "step").size
+    is_whole = len(counts) == window(trace).devices * steps and len(np.unique(counts)) == 1
+    return int(counts[0]) if is_whole else 0
 
 
 def _others_train(trace: Trace, module: int) -> bool:
@@ -95,22 +109,22 @@ def _others_train(trace: Trace, module: int) -> bool:
     One that takes ids and has a way back, or takes weights, too, in every step; one that makes the
     batch does not. How many it reads may not be told: its time is in the interval all the same.
     """
-    used = trace.steps["step"][trace.steps["used"]]
-    ran = trace.executions
-    in_steps = ran[ran["step"].isin(used)].groupby("module")["step"].nunique()
+    ran, steps = _in_used_steps(trace)
+    of_module = grouped(ran, "module")
+    found = Table({"module": ran["module"][of_module.first], "n": of_module.distinct(ran["step"])})
     others = {
-        other
-        for other in set(in_steps.index) - {module}
-        if _takes_ids(programs_of(trace).get(other))
+        other: times
+        for other, times in found.rows()
+        if other != module and _takes_ids(programs_of(trace).get(other))
     }
     if not others:
         return False  # nothing has to be classified to see that
-    always = {other for other in others if in_steps[other] == len(used)}
+    always = (other for other, times in others.items() if times == steps)
     if any(_takes_weights(programs_of(trace)[other]) for other in always):
         return True
     classes = classes_of(trace)
-    training = set(classes["module"][classes["phase"] == "backward"])
-    return bool(others & training)
+    training = set(classes["module"][classes["phase"] == "backward"].tolist())
+    return not training.isdisjoint(others)
 
 
 def _takes_ids(program: Program | None) -> bool:
@@ -128,23 +142,23 @@ def _can_be_routed(trace: Trace, tokens: int) -> bool:
 
     A capacity may have cut some off before they were counted: layers then differ in their pairs.
     """
-    known = recorded(trace)
-    if known.routing.empty:
+    routing = recorded(trace).routing
+    if not len(routing):
         return True
-    pairs = known.routing.groupby(["step", "layer"])["tokens"].sum()
-    experts = known.routing.groupby("layer")["expert"].nunique().max()
+    pairs = grouped(routing, "step", "layer").sum(routing["tokens"])
+    experts = grouped(routing, "layer").distinct(routing["expert"]).max()
     if pairs.max() > tokens * experts:
         return False
-    return bool(pairs.nunique() > 1 or pairs.iloc[0] % tokens == 0)
+    return bool(len(np.unique(pairs)) > 1 or pairs[0] % tokens == 0)
 
 
 def _tokens_read(trace: Trace, module: int) -> int:
     """Tokens that a program reads at a time, of all devices together; 0 where not known."""
     program = programs_of(trace).get(module)
-    row = trace.modules[trace.modules["module"] == module]
-    if program is None or row.empty:
+    row = _row_of(trace, module)
+    if program is None or not len(row):
         return 0
-    is_alone = int(row["partitions"].iloc[0]) == 1
+    is_alone = bool(row["partitions"][0] == 1)
     found = set(_looked_up(program, is_alone=is_alone))
     if not found:
         found = set(_chosen_for(trace, module, program, is_alone=is_alone))
@@ -181,9 +195,9 @@ def _looked_up(program: Program, *, is_alone: bool) -> Iterator[int]:
 def _chosen_for(trace: Trace, module: int, program: Program, *, is_alone: bool) -> Iterator[int]:
     """What each argument says of which a router ahead chooses experts for as many rows."""
     classes = classes_of(trace)
-    is_router = classes["component"].eq("router") & classes["phase"].eq("forward")
-    names = classes["op"][is_router & classes["module"].eq(module)]
-    members = (inner for name in names for inner in program.interior(program.ops[str(name)]))
+    is_router = (classes["component"] == "router") & (classes["phase"] == "forward")
+    names = classes["op"][is_router & (classes["module"] == module)].tolist()
+    members = (inner for name in names for inner in program.interior(program.ops[name]))
     rows = {_rows_chosen_for(program, op) for op in members} - {0}
     for argument in program.arguments:
         if argument.dtype in _WHOLE:

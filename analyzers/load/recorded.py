@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import window_sums
 from moeprof.analyzers.communication.calls import calls_of
+from moeprof.columns.grouping import Int64s, grouped
+from moeprof.columns.table import Table
 from moeprof.tables.trace import Trace
 
 TOKENS, ROWS = "routing", "rows received"
@@ -25,8 +26,8 @@ class Recorded:
     the exchange groups; 1 where nothing was recorded of them.
     """
 
-    routing: pd.DataFrame
-    received: pd.DataFrame
+    routing: Table
+    received: Table
     is_of_window: bool
     groups: int
     notes: tuple[str, ...]
@@ -34,11 +35,11 @@ class Recorded:
 
 def recorded(trace: Trace) -> Recorded:
     """The routing of the used steps, else of all recorded steps with a note that says so."""
-    routing, received = trace.routing, trace.received
-    if routing.empty and received.empty:
+    routing, received = trace.table("routing"), trace.table("received")
+    if not len(routing) and not len(received):
         return Recorded(routing, received, False, 1, ())
     steps = np.array(window_sums(trace).steps, np.int64)
-    groups = 1 if received.empty else max(int(received["group"].nunique()), 1)
+    groups = max(len(grouped(received, "group")), 1)
     if not trace.meta.are_steps_numbered_by_script:
         note = (
             "the trace numbers its steps by their place, the routing as the script does: used rows "
@@ -46,14 +47,14 @@ def recorded(trace: Trace) -> Recorded:
         )
         return Recorded(routing, received, False, groups, (note,))
     frames = {TOKENS: routing, ROWS: received}
-    inside = {name: frame[frame["step"].isin(steps)] for name, frame in frames.items()}
-    missed = [name for name in frames if inside[name].empty and len(frames[name])]
+    inside = {name: frame[np.isin(frame["step"], steps)] for name, frame in frames.items()}
+    missed = [name for name in frames if not len(inside[name]) and len(frames[name])]
     notes = (OTHER_STEPS,) if missed else ()
     told = [f"{name}: {_compared(frames[name], steps)}" for name in missed]
     told += [
         f"{name}: {_compared(inside[name], steps)}"
         for name in frames
-        if 0 < _count(inside[name]) < len(steps)
+        if 0 < len(np.unique(inside[name]["step"])) < len(steps)
     ]
     kept = {name: frames[name] if name in missed else inside[name] for name in frames}
     return Recorded(kept[TOKENS], kept[ROWS], not missed, groups, (*notes, *told))
@@ -72,9 +73,10 @@ def missing_rows(trace: Trace, *, are_pairs_known: bool = False) -> str:
 
     Those of products are if the pairs of each rank are known.
     """
-    if trace.routing.empty and is_left_out(trace):
+    routing = trace.table("routing")
+    if not len(routing) and is_left_out(trace):
         return f"rows really used are not known: {LEFT_OUT}"
-    if trace.routing.empty:
+    if not len(routing):
         return "rows really used are not known: the run recorded no routing (moeprof.routing)"
     what = "rows of receive buffers really" if are_pairs_known else "rows really"
     products = (
@@ -84,7 +86,7 @@ def missing_rows(trace: Trace, *, are_pairs_known: bool = False) -> str:
     )
     return (
         f"{what} used are not known: the run recorded the tokens of each expert "
-        f"({named_steps(trace.routing['step'].unique())}), not the rows that each rank received "
+        f"({named_steps(np.unique(routing['step']))}), not the rows that each rank received "
         f"(received_rows of moeprof.routing.record){products}"
     )
 
@@ -102,24 +104,19 @@ def named_steps(steps: Iterable[int]) -> str:
     return f"steps {', '.join(map(str, known[:_MOST_NAMED]))}{more}"
 
 
-def _compared(frame: pd.DataFrame, used: np.ndarray) -> str:
-    found = frame["step"].unique()
+def _compared(table: Table, used: Int64s) -> str:
+    found = np.unique(table["step"])
     return f"recorded for {named_steps(found)}, while figures are of {named_steps(used)}"
 
 
-def _count(frame: pd.DataFrame) -> int:
-    return int(frame["step"].nunique())
-
-
-def nodes_of_ranks(trace: Trace, ranks: int) -> np.ndarray | None:
+def nodes_of_ranks(trace: Trace, ranks: int) -> Int64s | None:
     """Number of the host of each expert rank, int64 [ranks]; None where it is not known.
 
     With one exchange group of all devices rank r is device r, unless the groups of the exchanges
     say another order. Of several groups all must have their rank r in the same host.
     """
-    devices = trace.devices.sort_values("rank")
-    hosts = devices["host"].astype("category").cat.codes.to_numpy(dtype="int64")
-    places = devices["rank"].to_numpy()
+    devices = trace.table("devices").sorted("rank")
+    places, hosts = devices["rank"], np.unique(devices["host"], return_inverse=True)[1]
     if not np.array_equal(places, np.arange(len(places))):
         return None
     groups = {

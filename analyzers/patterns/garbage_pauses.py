@@ -23,7 +23,7 @@ def find(trace: Trace) -> Hint | None:
     used = steps["step"][steps["used"]]
     if pauses.empty or used.empty:
         return None
-    spans = spans_of_steps(trace)
+    spans = spans_of_steps(trace).pandas()
     is_known = ~spans["host"].isin(trace.meta.clocks_apart)  # when steps ran by the host's clock
     spans = spans[spans["step"].isin(used) & is_known]
     lost = {

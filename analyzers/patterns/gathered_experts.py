@@ -27,7 +27,7 @@ def find(trace: Trace) -> Hint | None:
     gathers = [r for r in ran(trace) if "all-gather" in r.program.opcodes(r.op)]
     if not gathers:
         return None
-    classes, sites = classes_of(trace), expert_products(trace)
+    classes, sites = classes_of(trace).pandas(), expert_products(trace).pandas()
     products = classes[classes["component"].eq("grouped_gemm")]
     readers = {
         place

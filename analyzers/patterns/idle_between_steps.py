@@ -39,7 +39,7 @@ _ANY = (
 
 def find(trace: Trace) -> Hint | None:
     """Idle time between steps, mean over devices and intervals, with the cause of most of it."""
-    table = intervals_of(account_of(trace))
+    table = intervals_of(account_of(trace)).pandas()
     whole_ns = int(table["interval_ns"].sum())
     if not whole_ns:
         return None

@@ -82,7 +82,7 @@ def _more_idle_ns(trace: Trace, rank: int) -> float:
 def _steps(trace: Trace) -> int:
     """Steps in which somebody is waited for or could be."""
     waits = waits_in_steps(trace)
-    return int(waits["step"][waits["wait_ns"].notna()].nunique())
+    return len(np.unique(waits["step"][~np.isnan(waits["wait_ns"])]))
 
 
 PATTERN = Pattern("late_rank", "One rank is late, and the others wait for it", 3, find)

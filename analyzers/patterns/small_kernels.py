@@ -32,7 +32,8 @@ def find(trace: Trace) -> Hint | None:
     if trace.meta.platform != "gpu":
         return None
     view = window(trace)
-    kernels = view.events[view.events["kind"].eq("kernel")]
+    events = view.events.pandas()
+    kernels = events[events["kind"].eq("kernel")]
     is_short = kernels["duration_ns"].lt(SHORT_NS) & kernels["graph_node"].eq(-1)
     count = int(is_short.sum()) / view.shares
     spent = timeline(trace).table

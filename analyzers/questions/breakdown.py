@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.account import mean_interval_ns
 from moeprof.analyzers.attribution import parts_in_steps, window_sums
@@ -36,7 +35,10 @@ from moeprof.answers.story import (
     parts,
 )
 from moeprof.answers.values import shortened
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Table, isin, texts_of
 from moeprof.tables.analysis import Analysis, Metric, Status
+from moeprof.tables.intervals import Int64s
 from moeprof.tables.law import WITHOUT_GRAPHS, Need
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
@@ -74,66 +76,62 @@ def breakdown(trace: Trace) -> Analysis:
     view = window(trace)
     work = parts_in_steps(trace)
     table = _table(work, view)
-    table = table.assign(interval_share=table["per_step_ns"] / (mean_interval_ns(trace) or np.nan))
-    table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
+    share = table["per_step_ns"] / (mean_interval_ns(trace) or np.nan)
+    table = SCHEMA.table(table.assign(interval_share=share).columns)
     busy = window_sums(trace).busy_ns
     named = _named(work, has_rules=bool(trace.meta.names.rules))
     headline, schema = _headline(table, view, busy, named), view.stated(SCHEMA)
-    status: Status = "none" if table.empty else "ok"
+    status: Status = "ok" if len(table) else "none"
     return Analysis("breakdown", ASKS, headline, schema, table, _notes(trace, view), status=status)
 
 
-def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
-    keys = ["layer_kind", "component", "phase"]
+_KEYS = ("layer_kind", "component", "phase")
+
+
+def _table(work: Table, view: Window) -> Table:
     total_ns = int(work["self_ns"].sum())
-    work = work.assign(collective_ns=work["self_ns"].where(work["is_collective"], 0))
-    groups = work.groupby(keys, sort=False, observed=True)
-    table = groups.agg(
-        sum_ns=("self_ns", "sum"), count=("pieces", "sum"), collective_ns=("collective_ns", "sum")
-    ).reset_index()
-    table = _with_unattributed(_plain(table))
-    table["per_step_ns"] = table["sum_ns"] / view.shares
-    table["share"] = table["sum_ns"] / total_ns if total_ns else 0.0
-    table["calls"] = table["count"] / view.shares
-    table["collective_ns"] = table["collective_ns"] / view.shares
-    table["step_spread_ns"] = _spread(work, ["step"], table[keys], view.devices)
-    table["device_spread_ns"] = _spread(work, ["host", "device"], table[keys], max(view.steps, 1))
-    table["meaning"] = [MEANINGS[name] for name in table["component"]]
-    table = table.sort_values(["per_step_ns", *keys], ascending=[False, *(True for _ in keys)])
-    return table
-
-
-def _with_unattributed(table: pd.DataFrame) -> pd.DataFrame:
-    """What could not be attributed is always told, be it nothing."""
-    if table.empty or (table["component"] == "unattributed").any():
-        return table
-    row = {"layer_kind": "outside", "component": "unattributed", "phase": "other"}
-    none = {name: 0 for name in table.columns if name not in row}
-    return pd.concat([table, pd.DataFrame([row | none])], ignore_index=True)
-
-
-def _spread(work: pd.DataFrame, over: list[str], keys: pd.DataFrame, divisor: int) -> pd.Series:
-    """Standard deviation of a part's time over `over`; a step or device without it counts as 0."""
-    places = work[over].drop_duplicates()
-    sums = (
-        work.groupby([*keys.columns, *over], observed=True)["self_ns"]
-        .sum()
-        .unstack(over, fill_value=0)
+    groups = grouped(work, *_KEYS, is_sorted=False)
+    parts = {name: work[name][groups.first].tolist() for name in _KEYS}
+    sums = [
+        groups.sum(work["self_ns"]),
+        groups.sum(work["pieces"]),
+        groups.sum(np.where(work["is_collective"], work["self_ns"], 0)),
+        _spread(work, groups.of, ("step",), view.devices),
+        _spread(work, groups.of, ("host", "device"), max(view.steps, 1)),
+    ]
+    if len(groups) and "unattributed" not in parts["component"]:  # always told, be it nothing
+        for name, text in zip(_KEYS, ("outside", "unattributed", "other"), strict=True):
+            parts[name].append(text)
+        none = [0, 0, 0, *(np.nan if np.isnan(each).all() else 0.0 for each in sums[3:])]
+        sums = [np.append(each, value) for each, value in zip(sums, none, strict=True)]
+    sum_ns, pieces, collective_ns, step_spread_ns, device_spread_ns = sums
+    texts = parts | {"meaning": [MEANINGS[name] for name in parts["component"]]}
+    table = Table({name: texts_of(column) for name, column in texts.items()}).assign(
+        per_step_ns=sum_ns / view.shares,
+        share=sum_ns / total_ns if total_ns else np.zeros(len(sum_ns)),
+        calls=pieces / view.shares,
+        collective_ns=collective_ns / view.shares,
+        step_spread_ns=step_spread_ns,
+        device_spread_ns=device_spread_ns,
     )
-    sums = sums.reindex(
-        columns=pd.MultiIndex.from_frame(places) if len(over) > 1 else places[over[0]], fill_value=0
-    )
-    spread = (sums / divisor).std(axis=1, ddof=1)
-    known = keys.merge(_plain(spread.rename("spread").reset_index()), how="left")["spread"]
-    return known.fillna(0.0 if len(places) > 1 else np.nan).astype("float64")
+    return table.sorted("per_step_ns", *_KEYS, falling=["per_step_ns"])
 
 
-def _plain(table: pd.DataFrame) -> pd.DataFrame:
-    """Categories as text again, so that the keys of two tables compare."""
-    return table.astype({n: "str" for n, kind in table.dtypes.items() if kind == "category"})
+def _spread(work: Table, part: Int64s, over: tuple[str, ...], divisor: int) -> np.ndarray:
+    """Standard deviation of each part's time over `over`; a step or device without it counts as 0.
+
+    Missing where there is one alone.
+    """
+    places = grouped(work, *over, is_sorted=False)
+    sums = np.zeros((len(places), int(part.max(initial=-1)) + 1), np.int64)
+    np.add.at(sums, (places.of, part), work["self_ns"])
+    if len(places) < 2:
+        return np.full(sums.shape[1], np.nan)
+    found: np.ndarray = np.std(sums / divisor, axis=0, ddof=1)
+    return found
 
 
-def _named(work: pd.DataFrame, *, has_rules: bool) -> dict[str, float | None]:
+def _named(work: Table, *, has_rules: bool) -> dict[str, float | None]:
     """Shares of op time whose part the program names, its structure tells, or a guess gives.
 
     Where the user gave rules, that which they name too.
@@ -142,7 +140,7 @@ def _named(work: pd.DataFrame, *, has_rules: bool) -> dict[str, float | None]:
     is_known = work["component"] != "unattributed"
     is_guess = is_known & (work["named_with"] < GUESS)
     is_told = is_known & ~is_guess
-    by_structure = work["evidence"].isin(BY_STRUCTURE)
+    by_structure = isin(work["evidence"], BY_STRUCTURE)
     by_rule = work["evidence"] == BY_RULE
     which = {
         "named_by_program_share": is_told & ~by_structure & ~by_rule,
@@ -156,12 +154,12 @@ def _named(work: pd.DataFrame, *, has_rules: bool) -> dict[str, float | None]:
 
 
 def _headline(
-    table: pd.DataFrame, view: Window, busy: int, named: Mapping[str, float | None]
+    table: Table, view: Window, busy: int, named: Mapping[str, float | None]
 ) -> tuple[Metric, ...]:
     def share(names: frozenset[str]) -> float | None:
-        if table.empty:
+        if not len(table):
             return None
-        return float(table["share"][table["component"].isin(names)].sum())
+        return float(table["share"][isin(table["component"], names)].sum())
 
     op_ns = float(table["per_step_ns"].sum()) if len(table) else None
     device_ns = busy / view.shares if len(table) else None
@@ -204,8 +202,9 @@ def _cpu_notes(trace: Trace, view: Window) -> list[str]:
 @once
 def rendezvous_ns(trace: Trace) -> int:
     """How long CPU devices wait for their peers in the steps with work, all together."""
-    waits = trace.rendezvous[trace.rendezvous["step"].isin(window_sums(trace).steps)]
-    return int(waits["duration_ns"].sum())
+    waits = trace.table("rendezvous")
+    is_in_steps = isin(waits["step"], window_sums(trace).steps)
+    return int(waits["duration_ns"][is_in_steps].sum())
 
 
 _PHASE_KEY = "#7d858d"

@@ -8,13 +8,18 @@ inside the same op, and their time is no measure of the link. Bandwidths are tak
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of
-from moeprof.analyzers.communication.bandwidth import bus_factor, gb_per_s, links_of, with_flags
+from moeprof.analyzers.communication.bandwidth import (
+    Float64s,
+    bus_factor,
+    gb_per_s,
+    links_of,
+    with_flags,
+)
 from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.sites import AXES, NOT_KNOWN, Site, axes_of, carried_by_site
 from moeprof.analyzers.communication.waits import (
@@ -35,6 +40,8 @@ from moeprof.answers.bars import (
 from moeprof.answers.document import Document, headline, rows
 from moeprof.answers.story import basis
 from moeprof.answers.values import number, written
+from moeprof.columns.grouping import Groups, grouped, places_in
+from moeprof.columns.table import Table, texts_of
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.once import once
@@ -84,20 +91,6 @@ SCHEMA = Schema(
     ),
 )
 ASKS = "What do collectives send, how fast, and how much of it is waiting?"
-_KNOWN = ["module", "op", "opcode", "group_size", "groups", "bytes", "bound_bytes"]
-_KINDS = dict.fromkeys(("op", "opcode", "groups", "component"), "str") | dict.fromkeys(
-    ("module", "group_size"), "int64"
-)
-_FLOATS = (
-    "per_step_ns",
-    "wait_ns",
-    "calls",
-    "transfer_ns",
-    "moved_ns",
-    "bytes",
-    "bound_bytes",
-    "factor",
-)
 
 
 @once  # hints ask again
@@ -115,72 +108,104 @@ def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis
     table = _table(calls, waits, view, trace)
     links = links_of(trace, calls.sites, link_bytes_per_s)
     table = with_flags(table, links, has_links=trace.meta.platform != "cpu")
-    table = table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
+    table = table.sorted("per_step_ns", "op", falling=["per_step_ns"])
     said = notes(trace, calls, waits, table) + view.notes
     schema = view.stated(SCHEMA)
     headline = _headline(table)
-    if table.empty:
+    if not len(table):
         return nothing("collectives", ASKS, schema, *said, headline=headline)
-    return Analysis("collectives", ASKS, headline, schema, schema.check(table), said)
+    return Analysis("collectives", ASKS, headline, schema, schema.table(table.columns), said)
 
 
-def _table(calls: Calls, waits: pd.DataFrame, view: Window, trace: Trace) -> pd.DataFrame:
-    sites = pd.DataFrame([_described(site) for site in calls.sites], columns=[*_KNOWN, "factor"])
-    by_site = waits.groupby("site")
-    sites["per_step_ns"] = by_site["busy_ns"].sum() / view.shares
-    sites["wait_ns"] = by_site["wait_ns"].sum(min_count=1) / view.shares
-    sites["moved_ns"] = (
-        moved_ns(waits, calls.sites, trace.meta).groupby(waits["site"]).sum(min_count=1)
-        / view.shares
-    )
-    sites["calls"] = by_site.size() / view.shares
+def _table(calls: Calls, waits: Table, view: Window, trace: Trace) -> Table:
+    """One row per site with a call: figures by site, and what the program says of it."""
+    by_site = grouped(waits, "site")
+    places = waits["site"][by_site.first]
+    sites = [calls.sites[place] for place in places.tolist()]
     known = transfers_of(waits, calls.sites, trace.meta)
-    sites["transfer_ns"] = known.groupby("site")["transfer_ns"].median()
-    sites = sites[sites["calls"].notna()].astype(dict.fromkeys(_FLOATS, "float64"))
-    sites["algorithm_gb_per_s"] = gb_per_s(sites["bytes"], sites["transfer_ns"])
-    sites["bus_gb_per_s"] = sites["algorithm_gb_per_s"] * sites["factor"]
-    parts = classes_of(trace)[["module", "op", "component"]]
-    sites = sites.reset_index(names="site").merge(parts, on=["module", "op"], how="left")
-    sites = sites.fillna({"component": "unattributed"}).astype(_KINDS)
-    named = (axes_of(calls.sites[site].groups, trace.meta.mesh) for site in sites["site"])
-    carried = _axes(sites, carried_by_site(trace, calls.sites))
-    axis = [mesh or kind for mesh, kind in zip(named, carried, strict=True)]
-    return sites.assign(axis=pd.Series(axis, sites.index, dtype="str"))
+    timed = grouped(known, "site")
+    medians = Table({"site": known["site"][timed.first], "ns": timed.median(known["transfer_ns"])})
+    at = places_in(Table({"site": places}), medians, "site")
+    transfer_ns = np.append(medians["ns"], np.nan)[at]
+    factor = np.array([bus_factor(site.opcode, site.group_size) for site in sites], np.float64)
+    size_bytes = _bytes(site.bytes for site in sites)
+    algorithm = gb_per_s(size_bytes, transfer_ns)
+    classes = classes_of(trace).rows("module", "op", "component")
+    components = {(module, op): component for module, op, component in classes}
+    groups = [_groups(site) for site in sites]
+    carried = carried_by_site(trace, calls.sites)
+    by_groups = _axes(groups, [carried[place] for place in places.tolist()])
+    return Table(
+        {
+            "site": places,
+            "module": np.array([site.module for site in sites], np.int64),
+            "op": texts_of(site.op for site in sites),
+            "opcode": texts_of(site.opcode for site in sites),
+            "group_size": np.array([site.group_size for site in sites], np.int64),
+            "groups": texts_of(groups),
+            "bytes": size_bytes,
+            "bound_bytes": _bytes(site.bytes_bound for site in sites),
+            "factor": factor,
+            "per_step_ns": by_site.sum(waits["busy_ns"]) / view.shares,
+            "wait_ns": _sum_known(by_site, waits["wait_ns"]) / view.shares,
+            "moved_ns": _sum_known(by_site, moved_ns(waits, calls.sites, trace.meta)) / view.shares,
+            "calls": by_site.size / view.shares,
+            "transfer_ns": transfer_ns,
+            "algorithm_gb_per_s": algorithm,
+            "bus_gb_per_s": algorithm * factor,
+            "component": texts_of(
+                components.get((site.module, site.op), "unattributed") for site in sites
+            ),
+            "axis": texts_of(
+                axes_of(site.groups, trace.meta.mesh) or by_groups[named]
+                for site, named in zip(sites, groups, strict=True)
+            ),
+        }
+    )
 
 
-def _described(site: Site) -> tuple[object, ...]:
-    sizes = (float(b) if b != NOT_KNOWN else np.nan for b in (site.bytes, site.bytes_bound))
+def _sum_known(groups: Groups, values: Float64s) -> Float64s:
+    """Sums of what is known in each; NaN where nothing is."""
+    is_known = ~np.isnan(values)
+    sums = groups.sum(np.where(is_known, values, 0.0))
+    return np.where(groups.any(is_known), sums, np.nan)
+
+
+def _bytes(sizes: Iterable[int]) -> Float64s:
+    return np.array([size if size != NOT_KNOWN else np.nan for size in sizes], np.float64)
+
+
+def _groups(site: Site) -> str:
+    """The ranks of each group; empty where one is not known."""
     are_known = all(rank >= 0 for group in site.groups for rank in group)
     shown = site.groups if are_known else ()
-    groups = " ".join("{" + ",".join(map(str, group)) + "}" for group in shown)
-    factor = bus_factor(site.opcode, site.group_size)
-    return (site.module, site.op, site.opcode, site.group_size, groups, *sizes, factor)
+    return " ".join("{" + ",".join(map(str, group)) + "}" for group in shown)
 
 
-def _axes(sites: pd.DataFrame, kinds: pd.Series) -> pd.Series:
+def _axes(groups: Sequence[str], kinds: Sequence[str]) -> dict[str, str]:
     """What the collectives with the same groups carry: tokens (EP), weights (FSDP), gradients.
 
-    The axis that this speaks for, where no mesh names it.
+    The axis that this speaks for, where no mesh names it, by the groups; of none nothing.
     """
-    carried = pd.Series("", index=sites.index, dtype="str")
-    mine = sites["site"].map(kinds)
-    for groups, part in mine.groupby(sites["groups"]):
-        found = [kind for kind in AXES if part.eq(kind).any()]
-        carried[part.index] = ", ".join(found) if groups else ""
-    return carried
+    pairs = set(zip(groups, kinds, strict=True))
+    return {
+        named: ", ".join(kind for kind in AXES if (named, kind) in pairs) if named else ""
+        for named in set(groups)
+    }
 
 
-def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
-    if table.empty:
+def _headline(table: Table) -> tuple[Metric, ...]:
+    if not len(table):
         return (Metric("collective_time", None, "ns"), Metric("call_sites", 0, "count"))
-    whole, wait = float(table["per_step_ns"].sum()), table["wait_ns"].sum(min_count=1)
-    is_lacking = (table["wait_ns"].isna() & table["group_size"].gt(1)).any()
-    share = float(wait) / whole if whole and pd.notna(wait) and not is_lacking else None
+    whole, is_known = float(table["per_step_ns"].sum()), ~np.isnan(table["wait_ns"])
+    wait = float(np.where(is_known, table["wait_ns"], 0.0).sum())
+    is_lacking = (~is_known & (table["group_size"] > 1)).any()
+    share = wait / whole if whole and is_known.any() and not is_lacking else None
     return (
         Metric("collective_time", whole, "ns"),
         Metric("collective_wait_share", share, "share"),
         Metric("call_sites", len(table), "count"),
-        Metric("conspicuous_call_sites", int(table["flag"].ne("").sum()), "count"),
+        Metric("conspicuous_call_sites", int((table["flag"] != "").sum()), "count"),
     )
 
 

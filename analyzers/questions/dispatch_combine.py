@@ -30,6 +30,7 @@ from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import written
+from moeprof.columns.table import Table, isin
 from moeprof.hlo.shape import arrays_of
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
@@ -111,10 +112,10 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
         figures = _headline(sites)
         return nothing("dispatch_combine", ASKS, SCHEMA, NONE, *view.notes, headline=figures)
     waits = waits_in_steps(trace)
-    waits = waits[waits["site"].isin(sites.index)]
+    waits = waits[isin(waits["site"], sites.index.tolist())]
     links = links_of(trace, calls.sites, link_bytes_per_s)
     table, notes = _with_bytes(_timed(trace, sites, calls, waits, view), trace)
-    table["link_share"] = table["bus_gb_per_s"] / links.reindex(table.index)
+    table["link_share"] = table["bus_gb_per_s"] / links[table.index.to_numpy()]
     table = table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
     schema = view.stated(SCHEMA)
     table = schema.frame({name: table[name].to_numpy() for name in schema.names})
@@ -131,10 +132,10 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
 
 def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
     """The sites that dispatch or combine, indexed by their place, with what their op says."""
-    classes = classes_of(trace).set_index(["module", "op"])
+    classes = classes_of(trace).pandas().set_index(["module", "op"])
     shapes = trace.hlo_ops["shape"]
     rows = []
-    for place in np.unique(calls.table["site"].to_numpy()).tolist():
+    for place in np.unique(calls.table["site"]).tolist():
         site = calls.sites[place]
         known = (site.module, site.op) in classes.index
         part = classes.loc[(site.module, site.op)] if known else None
@@ -184,10 +185,10 @@ def _form(site: Site, *, carries: bool) -> str:
 
 
 def _timed(
-    trace: Trace, sites: pd.DataFrame, calls: Calls, waits: pd.DataFrame, view: Window
+    trace: Trace, sites: pd.DataFrame, calls: Calls, table: Table, view: Window
 ) -> pd.DataFrame:
+    known, waits = transfers_of(table, calls.sites, trace.meta).pandas(), table.pandas()
     by_site = waits.groupby("site")
-    known = transfers_of(waits, calls.sites, trace.meta)
     starts = waits[waits["wait_ns"].notna()].groupby(["site", "step", "group", "call"])
     last = waits[waits["last_rank"] >= 0]
     ends = last.drop_duplicates(["site", "step", "group", "call"]).groupby("site")["last_rank"]
@@ -209,8 +210,9 @@ def _timed(
 def exposed_by_op(trace: Trace) -> pd.Series:
     """Time of the calls of each op that no compute hides, in ns, by what `recorded_calls` has."""
     calls = recorded_calls(trace)
-    exposed = exposed_ns(trace).reindex(calls.op_of.index).fillna(0).astype(np.int64)
-    sums = exposed.groupby(calls.op_of).sum()
+    op_of = calls.op_of.pandas()
+    exposed = pd.Series(exposed_ns(trace)[op_of["row"]])
+    sums = exposed.groupby(op_of["op"]).sum()
     return pd.Series(sums.to_numpy(), [calls.ops[place] for place in sums.index], dtype="int64")
 
 
@@ -240,7 +242,7 @@ def _with_bytes(table: pd.DataFrame, trace: Trace) -> tuple[pd.DataFrame, tuple[
         used_bytes=used, bound_bytes=table["bound_bytes"].fillna(pd.Series(held, index=table.index))
     )
     sent = table["used_bytes"].fillna(table["bytes"])
-    algorithm = gb_per_s(sent, table["transfer_ns"])
+    algorithm = gb_per_s(sent.to_numpy(), table["transfer_ns"].to_numpy())
     return table.assign(algorithm_gb_per_s=algorithm, bus_gb_per_s=algorithm * table["factor"]), (
         notes
     )

@@ -131,7 +131,7 @@ NONE = (
 def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
     known = recorded(trace)
-    if known.routing.empty:
+    if not len(known.routing):
         figures = (
             Metric("worst_rank_imbalance", None, "ratio"),
             Metric("layers", None, "count"),
@@ -151,9 +151,9 @@ def expert_load(trace: Trace) -> Analysis:
             **_experts(loads),
             **_ranks(loads),
             "node_imbalance": node_imbalance(loads, nodes),
-            "dead_experts": dead_experts(known.routing, loads.layers),
+            "dead_experts": dead_experts(known.routing),
             "tax_ns": taxes,
-            "drift": recorded_drift(trace.routing, loads.layers),
+            "drift": recorded_drift(trace.table("routing"), loads.layers),
             "pairs": loads.by_expert.sum(axis=2).mean(axis=0),
             "experts": loads.by_expert.shape[2],
             "ranks": loads.by_rank.shape[2],
@@ -236,11 +236,11 @@ def _products(
         )
     if not known.is_of_window:
         return None, np.nan, ("the tax is not known: times and routing are of other steps",)
-    view, products = window(trace), grouped_products(trace)
+    view, products = window(trace), grouped_products(trace).pandas()
     whole = int(products["self_ns"].sum())
     if not whole:
         return None, np.nan, ("the tax is not known: no grouped product in the trace",)
-    sites = expert_products(trace)
+    sites = expert_products(trace).pandas()
     follows = pd.MultiIndex.from_frame(sites[sites["form"].isin([CUSTOM_CALL, RAGGED])][_PLACE])
     is_scaled = pd.MultiIndex.from_frame(products[_PLACE].astype({"op": "str"})).isin(follows)
     scaled = int(products["self_ns"][is_scaled].sum())

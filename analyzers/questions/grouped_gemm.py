@@ -76,7 +76,7 @@ LEAST_FLOPS = 10**10
 def grouped_gemm(trace: Trace) -> Analysis:
     """Products of the routed experts in the used steps, by call site."""
     view, spec = window(trace), hardware_in(trace)
-    best = _best_dense(costs_of(trace), expert_products(trace))
+    best = _best_dense(costs_of(trace).pandas(), expert_products(trace).pandas())
     table = _table(trace, view, spec, best)
     schema = view.stated(SCHEMA)
     headline = _headline(trace, table, spec, best)
@@ -89,8 +89,8 @@ def grouped_gemm(trace: Trace) -> Analysis:
 def _table(
     trace: Trace, view: Window, spec: HardwareSpec | None, best: float | None
 ) -> pd.DataFrame:
-    sites = expert_products(trace).assign(used_rows=used_rows(trace))
-    table = sites.merge(costs_of(trace).drop(columns="dtype"), on=["module", "op"])
+    sites = expert_products(trace).assign(used_rows=used_rows(trace)).pandas()
+    table = sites.merge(costs_of(trace).without("dtype").pandas(), on=["module", "op"])
     calls = table["runs"] / view.shares
     seconds = table["self_ns"].where(table["self_ns"] > 0) / view.shares / 1e9
     worst = table["needed"] * calls
@@ -141,7 +141,7 @@ def _headline(
     rate = run / whole * 1e9 if run is not None and whole else None
     wasted = _total(table["wasted_ns"])
     is_recorded = not trace.received.empty and not trace.routing.empty
-    is_empty = recorded(trace).routing["tokens"].eq(0) if is_recorded else pd.Series(dtype="bool")
+    is_empty = recorded(trace).routing["tokens"] == 0 if is_recorded else ()
     return (
         Metric("grouped_gemm_time", whole, "ns"),
         Metric("call_sites", len(table), "count"),
@@ -151,7 +151,7 @@ def _headline(
         Metric("flops_run_by_needed", excess / worst if excess and worst else None, "ratio"),
         Metric("fallback_wasted_time", wasted, "ns"),
         Metric("padding_share", 1 - used / worst if used and worst else None, "share"),
-        Metric("empty_group_share", float(is_empty.mean()) if len(is_empty) else None, "share"),
+        Metric("empty_group_share", float(np.mean(is_empty)) if len(is_empty) else None, "share"),
     )
 
 

@@ -58,9 +58,10 @@ ASKS = "Does launching keep up with the device, and how many kernels are short?"
 def launch(trace: Trace) -> Analysis:
     """Kernels of the used steps by duration; how far the host's launches are ahead of them."""
     view = window(trace)
-    kernels = view.events[view.events["kind"].eq("kernel")]
+    events = view.events.pandas()
+    kernels = events[events["kind"].eq("kernel")]
     queue = queued(trace)
-    is_used = queue["step"].isin(view.events["step"].unique())
+    is_used = queue["step"].isin(events["step"].unique())
     table = _table(kernels, view)
     headline = _headline(trace, kernels, queue, queue[is_used], view)
     notes = (*_notes(trace, kernels, queue[is_used]), *view.notes)
@@ -74,9 +75,7 @@ def _table(kernels: pd.DataFrame, view: Window) -> pd.DataFrame:
         return SCHEMA.frame()
     lengths = kernels["duration_ns"].to_numpy()
     at = np.searchsorted(_BOUNDS_NS, lengths, "right") - 1
-    groups = pd.DataFrame(
-        {"at": at, "ns": lengths, "graph": is_of_graph(kernels).to_numpy()}
-    ).groupby("at")
+    groups = pd.DataFrame({"at": at, "ns": lengths, "graph": is_of_graph(kernels)}).groupby("at")
     counts, sums = groups.size(), groups["ns"].sum()
     names = kernels["name"].cat.codes.to_numpy()
     by_name = pd.DataFrame({"at": at, "name": names}).value_counts().reset_index()
@@ -137,7 +136,7 @@ def _mean_ns(lengths: pd.Series, view: Window) -> float | None:
 
 
 def _empty_share(trace: Trace, queue: pd.DataFrame) -> float | None:
-    segments = device_steps(trace).spans
+    segments = device_steps(trace).spans.pandas()
     whole = int((segments["end_ns"] - segments["start_ns"]).sum())
     if not whole:
         return None

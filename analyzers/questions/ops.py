@@ -55,7 +55,7 @@ MOST_ROWS = 50
 def ops(trace: Trace) -> Analysis:
     """The `MOST_ROWS` operations with the largest self time in the used steps."""
     view = window(trace)
-    work = op_sums(trace)
+    work = op_sums(trace).pandas()
     keys = ["module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind"]
     groups = work.groupby([*keys, "is_known"], sort=False, observed=True)
     sums = groups.agg(

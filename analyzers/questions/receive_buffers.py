@@ -123,8 +123,8 @@ def _calls(trace: Trace) -> pd.Series:
     names = pd.DataFrame(
         [(site.module, site.op) for site in exchanges.sites], columns=["module", "op"]
     )
-    made = exchanges.table.join(names, on="site").groupby(["module", "op"]).size()
-    runs = runs_of(trace)
+    made = exchanges.table.pandas().join(names, on="site").groupby(["module", "op"]).size()
+    runs = runs_of(trace).pandas()
     programs = programs_of(trace)
     wholes = [
         programs[int(module)].whole(programs[int(module)].ops[str(op)]).name

@@ -103,7 +103,7 @@ def roofline(trace: Trace) -> Analysis:
 def ops_by_time(trace: Trace) -> pd.DataFrame:
     """Every op of the used steps with the columns of `SCHEMA`, the most expensive first."""
     view, spec = window(trace), hardware_in(trace)
-    return _with_rates(_measured(trace, costs_that_run(trace), view, spec), spec)
+    return _with_rates(_measured(trace, costs_that_run(trace).pandas(), view, spec), spec)
 
 
 def _measured(
@@ -111,9 +111,9 @@ def _measured(
 ) -> pd.DataFrame:
     """Costs per device and step, and the time at the roofline of each op."""
     peaks = {d: spec.flops_per_s(d) if spec else None for d in costs["dtype"].unique()}
-    sent = classes_of(trace)
+    sent = classes_of(trace).pandas()
     sent = sent[sent["is_collective"]][["module", "op"]].assign(is_sent=True)
-    counted = costs_of(trace)
+    counted = costs_of(trace).pandas()
     counted = counted[["module", "op"]].assign(
         is_counted=counted["flops"].notna(),
         is_sized=counted["bytes"].notna() | counted["flops"].isna(),

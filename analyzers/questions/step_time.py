@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from moeprof.analyzers.activity.account import (
     PARTS,
@@ -48,6 +48,8 @@ from moeprof.answers.story import (
     described_outside,
     described_step,
 )
+from moeprof.columns.grouping import grouped, places_in
+from moeprof.columns.table import Table, texts_of
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.clock import is_comparable
 from moeprof.tables.law import Need
@@ -73,6 +75,7 @@ SCHEMA = Schema(
         Column("other_programs", "text", "", "what runs between it and the next, longest first"),
     ),
 )
+Float64s = npt.NDArray[np.float64]
 ASKS = "How long does a training step take?"
 _FEW = 3
 _MOST_PLACES = 4
@@ -88,7 +91,7 @@ def step_time(trace: Trace) -> Analysis:
     known = len(used) > 0
     recorded = recorded_work(trace)
     headline = (
-        Metric("step_time_median", float(durations.median()) if known else None, "ns"),
+        Metric("step_time_median", _median(durations), "ns"),
         Metric("step_time_min", int(durations.min()) if known else None, "ns"),
         Metric("step_time_max", int(durations.max()) if known else None, "ns"),
         Metric("interval_median", _median(used["interval_ns"]), "ns"),
@@ -103,33 +106,37 @@ def step_time(trace: Trace) -> Analysis:
     return Analysis("step_time", ASKS, headline, SCHEMA, table, notes)
 
 
-def _table(trace: Trace) -> pd.DataFrame:
-    steps = trace.steps
-    busy = busy_by_step(trace).reindex(steps["step"]).to_numpy(dtype="float64")
-    whole = max(window(trace).devices, 1) * steps["duration_ns"].to_numpy(dtype="float64")
+def _table(trace: Trace) -> Table:
+    steps, lasting = trace.table("steps"), interval_by_step(trace)
+    numbers = steps["step"].tolist()
+    busy = _by_step(busy_by_step(trace), "busy_ns", steps["step"])
+    whole = max(window(trace).devices, 1) * steps["duration_ns"].astype(np.float64)
     share = np.divide(busy, whole, out=np.full(len(steps), np.nan), where=whole > 0)
     others: dict[int, list[str]] = {}
-    between = other_programs(trace)
-    for step, program in zip(between["step"].tolist(), between["program"].tolist(), strict=True):
+    for step, program in other_programs(trace).rows("step", "program"):
         others.setdefault(step, []).append(program)
-    return SCHEMA.check(
+    return SCHEMA.table(
         steps.assign(
-            interval_ns=steps["step"].map(interval_by_step(trace)).astype("float64"),
+            interval_ns=np.array([lasting.get(step, np.nan) for step in numbers], np.float64),
             busy_share=share,
-            other_programs=pd.Series(
-                [", ".join(others.get(step, ())) for step in steps["step"].tolist()],
-                index=steps.index,
-                dtype="str",
-            ),
-        )
+            other_programs=texts_of(", ".join(others.get(s, ())) for s in numbers),
+        ).columns
     )
 
 
-def _of_intervals(trace: Trace, used: pd.DataFrame) -> tuple[Metric, ...]:
+def _by_step(known: Table, name: str, steps: npt.NDArray[np.int64]) -> Float64s:
+    """A column of `known` for each of these steps; NaN where it has none."""
+    values = np.append(known[name].astype(np.float64), np.nan)
+    found: Float64s = values[places_in(Table({"step": steps}), known, "step")]
+    return found
+
+
+def _of_intervals(trace: Trace, used: Table) -> tuple[Metric, ...]:
     """The mean interval and the parts that add up to it; none where no step has a next one."""
     table = intervals_of(account_of(trace))
     known = len(table) > 0
-    mean = {part: table[f"{part}_ns"].mean() for part in ("interval", *PARTS)}
+    mean = {part: _mean(table[f"{part}_ns"]) for part in ("interval", *PARTS)}
+    lengths = _known(used["interval_ns"])
     in_step = [Metric(f"interval_{p}", _plain(mean[p]), "ns") for p in PARTS[:4]]
     between = [Metric(part, _plain(mean[part]), "ns") for part in PARTS[4:]]
     shares = [
@@ -137,16 +144,16 @@ def _of_intervals(trace: Trace, used: pd.DataFrame) -> tuple[Metric, ...]:
         for part in PARTS[4:]
         if not known or mean["interval"]
     ]
-    causes = idle_between(trace)["cause"]
+    causes = Table.of(idle_between(trace))["cause"]
     return (
         Metric("interval_mean", _plain(mean["interval"]), "ns"),
-        Metric("interval_min", _plain(used["interval_ns"].min()), "ns"),
-        Metric("interval_max", _plain(used["interval_ns"].max()), "ns"),
-        Metric("intervals", int(used["interval_ns"].notna().sum()), "count"),
+        Metric("interval_min", float(lengths.min()) if len(lengths) else None, "ns"),
+        Metric("interval_max", float(lengths.max()) if len(lengths) else None, "ns"),
+        Metric("intervals", len(lengths), "count"),
         *in_step,
         *between,
         *shares,
-        Metric("between_idle_cause", str(causes.iloc[0]) if len(causes) else None, ""),
+        Metric("between_idle_cause", causes[0] if len(causes) else None, ""),
     )
 
 
@@ -157,24 +164,25 @@ def _of_outside(trace: Trace, recorded: RecordedWork | None) -> tuple[Metric, ..
     values: tuple[float | str | None, ...] = (None,) * 4
     if recorded is not None:
         devices = max(trace.meta.devices, 1)
-        programs = dict.fromkeys(recorded.outside["program"])
+        outside = recorded.outside
+        programs = dict.fromkeys(outside["program"])
         values = (
             recorded.outside_ns / devices,
             recorded.outside_share,
-            int(recorded.outside["pieces"].sum()) / devices,
+            int(outside["pieces"].sum()) / devices,
             ", ".join(programs) or None,
         )
     return tuple(Metric(*metric) for metric in zip(names, values, units, strict=True))
 
 
-def _of_tokens(trace: Trace, used: pd.DataFrame) -> tuple[Metric, ...]:
+def _of_tokens(trace: Trace, used: Table) -> tuple[Metric, ...]:
     """Tokens of a step, and what a device does of them in a second.
 
     Of a second from step to step, and of one of a step's device work: they are no one figure.
     """
     batch = batch_of(trace)
     tokens = batch.tokens / batch.devices if batch else np.nan
-    whole_ns, work_ns = mean_interval_ns(trace) or np.nan, used["duration_ns"].mean() or np.nan
+    whole_ns, work_ns = mean_interval_ns(trace) or np.nan, _mean(used["duration_ns"]) or np.nan
     return (
         Metric("tokens_per_step", batch.tokens if batch else None, "tokens"),
         Metric("tokens_per_second_device", _plain(tokens / whole_ns * 1e9), "tokens/s"),
@@ -183,11 +191,23 @@ def _of_tokens(trace: Trace, used: pd.DataFrame) -> tuple[Metric, ...]:
 
 
 def _plain(value: float) -> float | None:
-    return None if pd.isna(value) else float(value)
+    return None if np.isnan(value) else float(value)
 
 
-def _median(values: pd.Series) -> float | None:
-    return float(values.median()) if values.notna().any() else None
+def _known(values: np.ndarray) -> np.ndarray:
+    known: np.ndarray = values[~np.isnan(values)]
+    return known
+
+
+def _mean(values: np.ndarray) -> float:
+    """Of those that are known; NaN where none is."""
+    known = _known(values)
+    return float(known.mean()) if len(known) else np.nan
+
+
+def _median(values: np.ndarray) -> float | None:
+    known = _known(values)
+    return float(np.median(known)) if len(known) else None
 
 
 def _notes(trace: Trace) -> tuple[str, ...]:
@@ -199,36 +219,38 @@ def _notes(trace: Trace) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _notes_on_intervals(trace: Trace, used: pd.DataFrame) -> list[str]:
+def _notes_on_intervals(trace: Trace, used: Table) -> list[str]:
     """Why an interval is not known, what devices wait for between steps, and what runs there."""
-    if used.empty:
+    if not len(used):
         return []
     notes = []
-    unknown = int(used["interval_ns"].isna().sum()) - 1
-    if used["interval_ns"].isna().all():
+    unknown = int(np.isnan(used["interval_ns"]).sum()) - 1
+    if unknown == len(used) - 1:
         notes.append("no interval is known: no step that is used has a used one right after it")
     elif unknown > 0:
         notes.append(
             f"{format_count(unknown)} interval{'s are' if unknown > 1 else ' is'} not known: the "
             "next step is left out or its number is missing"
         )
-    idle = idle_between(trace)
+    idle = Table.of(idle_between(trace))
     if len(idle):
-        each = zip(idle["cause"].tolist(), idle["per_interval_ns"].tolist(), strict=True)
+        each = idle.rows("cause", "per_interval_ns")
         told = ", ".join(f"{cause} {format_ns(ns)}" for cause, ns in each)
         notes.append(f"idle between steps, mean of an interval: {told}")
     return notes + _note_on_rounds(trace, used)
 
 
-def _note_on_rounds(trace: Trace, used: pd.DataFrame) -> list[str]:
+def _note_on_rounds(trace: Trace, used: Table) -> list[str]:
     """The mean over whole rounds, where a program runs once in several steps at equal distance."""
     others = other_programs(trace)
-    worth_ns = _WORTH * float(used["interval_ns"].mean())
+    others = others[others["per_device_ns"] >= _WORTH * _mean(used["interval_ns"])]
     steps = steps_in_a_row(trace)
-    lengths = used.set_index("step")["interval_ns"].reindex(steps).to_numpy()
+    lengths = _by_step(used, "interval_ns", steps)
     notes = []
-    for program, mine in others[others["per_device_ns"] >= worth_ns].groupby("program"):
-        places = np.flatnonzero(np.isin(steps, mine["step"]))
+    programs = grouped(others, "program")
+    names = others["program"][programs.first].tolist()
+    for program, rows in zip(names, programs.rows(), strict=True):
+        places = np.flatnonzero(np.isin(steps, others["step"][rows]))
         distance = period(places, len(steps))
         if distance > 1:
             whole = lengths[places[0] + 1 : places[-1] + 1]
@@ -255,14 +277,13 @@ def _notes_on_outside(trace: Trace, recorded: RecordedWork | None) -> list[str]:
     if recorded is None or not recorded.outside_ns:
         return []
     devices = max(trace.meta.devices, 1)
-    listed = recorded.outside.head(_MOST_PLACES)
+    outside = recorded.outside
+    listed = outside[:_MOST_PLACES].rows(*OUTSIDE.names)
     told = [
         f"{program} {format_ns(self_ns / devices)} in {_pieces(pieces, devices)} {place}"
-        for program, place, pieces, self_ns in zip(
-            *(listed[name].tolist() for name in OUTSIDE.names), strict=True
-        )
+        for program, place, pieces, self_ns in listed
     ]
-    left = len(recorded.outside) - _MOST_PLACES
+    left = len(outside) - _MOST_PLACES
     more = f"; and {left} more" if left > 0 else ""
     return [
         f"outside of every step: {format_percent(recorded.outside_share)} of device time, "

@@ -11,7 +11,7 @@ The others' time is the median of theirs, so that none of them sets it alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from moeprof.answers.bars import (
 )
 from moeprof.answers.document import Document, headline, rows
 from moeprof.answers.values import number, written
+from moeprof.columns.table import Table
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.once import once
@@ -78,12 +79,13 @@ FIXED = 2 / 3
 def stragglers(trace: Trace) -> Analysis:
     """Ranks by the time that others wait for them, and whether one is so in most steps."""
     calls = calls_of(trace)
-    waits = waits_in_steps(trace)
+    told_apart = waits_in_steps(trace)
+    waits = told_apart.pandas()
     known = waits[waits["wait_ns"].notna()]
     if known.empty:
         if waits.empty:
             return nothing("stragglers", ASKS, SCHEMA, NONE)
-        said = clock_notes(trace, waits)
+        said = clock_notes(trace, told_apart)
         return Analysis("stragglers", ASKS, (), SCHEMA, SCHEMA.frame(), said, status="not_known")
     by_step = waited_for_by_step(known)
     by_kind = _by_kind(known, carried_by_site(trace, calls.sites))
@@ -100,7 +102,7 @@ def stragglers(trace: Trace) -> Analysis:
         Metric("waited_for_share", float(table["waited_for_share"].iloc[0]), "share"),
     )
     told = _kinds_told(by_kind, known["step"].nunique(), names) if notes else ()
-    said = (*notes, *told, *clock_notes(trace, waits), _HIDDEN)
+    said = (*notes, *told, *clock_notes(trace, told_apart), _HIDDEN)
     return Analysis("stragglers", ASKS, headline, SCHEMA, table, said)
 
 
@@ -122,7 +124,7 @@ def _table(
 ) -> pd.DataFrame:
     """One row per rank that takes part; NaN where no wait of its groups is known."""
     steps = len(by_step.columns)
-    spans = step_spans(trace)
+    spans = step_spans(trace).pandas()
     step_ns = float((spans["end_ns"] - spans["start_ns"]).groupby(spans["step"]).max().mean())
     waited_for = by_step.mean(axis="columns")
     worst = by_step.idxmax(axis="index")[by_step.max(axis="index") > 0]
@@ -146,13 +148,13 @@ def _table(
     return order.astype({"worst_steps": "int64", "waited_for_ns": "float64"})
 
 
-def _by_kind(known: pd.DataFrame, kinds: pd.Series) -> pd.DataFrame:
+def _by_kind(known: pd.DataFrame, kinds: Sequence[str]) -> pd.DataFrame:
     """Rows (kind, rank, waited_ns, calls, of): waited for, over all used steps, and how often last.
 
     ``of`` counts the calls of the kind that have a last rank.
     """
     late = known[known["last_rank"] != -1]
-    late = late.assign(kind=late["site"].map(kinds))
+    late = late.assign(kind=late["site"].map(dict(enumerate(kinds))))
     others = late[late["rank"] != late["last_rank"]]
     keys = ["kind", "step", "site", "group", "call", "last_rank"]
     by_call = others.groupby(keys)["wait_ns"].mean().reset_index()
@@ -262,17 +264,17 @@ def more_work(trace: Trace) -> pd.DataFrame:
 
 def _own_work(trace: Trace) -> pd.DataFrame:
     """Work that is no communication, by rank, under the name that `ops` gives it."""
-    work = work_by_device(trace).astype({"host": "str"})
+    work = work_by_device(trace).pandas().astype({"host": "str"})
     ranked = work.merge(trace.devices[["host", "device", "rank"]])
     return ranked.astype(dict.fromkeys(("op", "component", "source"), "str"))
 
 
 @once
-def work_by_device(trace: Trace) -> pd.DataFrame:
+def work_by_device(trace: Trace) -> Table:
     """Self time and pieces that are no communication, by op, host and device; names as labels."""
     work = sums_in_steps(trace)
     work = work[work_classes(trace, work) != COMMUNICATION]
-    return added(work.assign(op=sure_names(work).astype("category")), [*_OP, "host", "device"])
+    return added(work.assign(op=sure_names(work)), [*_OP, "host", "device"])
 
 
 def beyond_others(times: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ from moeprof.analyzers.gap_causes import (
     told,
 )
 from moeprof.analyzers.question import Group, Question
-from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.analyzers.window import PER_STEP, Window, rows_in_window, window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import is_number, written
@@ -71,7 +71,7 @@ _LATE_CAUSES = {LATE, COPY_TO_HOST, *HOST_CAUSES.values()}
 def sync_gaps(trace: Trace) -> Analysis:
     """Idle time of the used steps by cause, and the level of freedom from host syncs in MoE."""
     view = window(trace)
-    gaps = gaps_of(trace)
+    gaps = gaps_of(trace).pandas()
     named = _named(trace, gaps)
     table = _table(trace, named, view)
     syncs = host_syncs(trace)
@@ -206,7 +206,7 @@ def host_syncs(trace: Trace) -> pd.DataFrame | None:
     record no such copies; or no program was kept, whose calls would show callbacks. A copy without
     a sure op is of the component that ran before it on its device in the same execution.
     """
-    work = work_in_steps(trace)
+    work = work_in_steps(trace).pandas()
     is_moe = work["component"].isin(MOE).to_numpy()
     if trace.meta.platform != "gpu" or not is_moe.any() or not has_programs(trace):
         return None
@@ -217,7 +217,7 @@ def host_syncs(trace: Trace) -> pd.DataFrame | None:
     wanted = np.flatnonzero((is_copy | is_call) & is_moe[owner])
     return pd.DataFrame(
         {
-            "row": work.index.to_numpy()[wanted],
+            "row": rows_in_window(trace)[wanted],
             "component": work["component"].iloc[owner[wanted]].astype("str").to_numpy(),
             "op": work["op"].iloc[wanted].astype("str").to_numpy(),
         }

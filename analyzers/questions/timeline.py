@@ -18,7 +18,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.account import IN_STEP, account_of
 from moeprof.analyzers.activity.device_steps import device_steps
@@ -34,6 +33,8 @@ from moeprof.answers.bars import (
 from moeprof.answers.colours import STEP_PARTS
 from moeprof.answers.document import Document, Value, headline, rows
 from moeprof.answers.values import number, written
+from moeprof.columns.grouping import Int64s
+from moeprof.columns.table import Table
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.once import once
@@ -99,33 +100,34 @@ def timeline(trace: Trace) -> Analysis:
     """Every device's share of each used step; the headline is the mean over both."""
     table = _table(trace)
     headline, notes = _headline(table), _notes(trace, table)
-    if table.empty:
+    if not len(table):
         return nothing("timeline", ASKS, SCHEMA, *notes, headline=headline)
     return Analysis("timeline", ASKS, headline, SCHEMA, table, notes)
 
 
-def _table(trace: Trace) -> pd.DataFrame:
+def _table(trace: Trace) -> Table:
     account = account_of(trace)
-    if account.empty:
-        return SCHEMA.frame()
+    if not len(account):
+        return SCHEMA.table()
     table = account.assign(events=begun_pieces(trace))
-    return SCHEMA.check(table.sort_values(["rank", "step"], ignore_index=True))
+    return SCHEMA.table(table.sorted("rank", "step").columns)
 
 
 @once
-def begun_pieces(trace: Trace) -> np.ndarray:
-    """Pieces of work that begin in each row of the account, int64."""
+def begun_pieces(trace: Trace) -> Int64s:
+    """Pieces of work that begin in each row of the account."""
     spans, inside, rows, segment, start, end, work = device_steps(trace)
     first, last = inside.start_ns[segment], inside.end_ns[segment]
     begins = (start >= first) & (start < last)
     # an instant at the very end of a step is of that step unless another begins there
-    begins |= (start == last) & (end == start) & ~np.isin(rows, rows[begins])
+    if len(instants := np.flatnonzero((start == last) & (end == start))):
+        begins[instants] |= ~np.isin(rows[instants], rows[begins])
     counts = np.bincount(segment[begins & (work != NEITHER)], minlength=len(spans))
     return counts.astype(np.int64)
 
 
-def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
-    whole = int(table[[f"{part}_ns" for part in IN_STEP]].to_numpy().sum())
+def _headline(table: Table) -> tuple[Metric, ...]:
+    whole = sum(int(table[f"{part}_ns"].sum()) for part in IN_STEP)
     hidden = int(table["hidden_communication_ns"].sum())
     communication = hidden + int(table["exposed_communication_ns"].sum())
     shares = (
@@ -136,11 +138,11 @@ def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
     return (*shares, Metric("hidden_communication_share", overlap, "share"))
 
 
-def _notes(trace: Trace, table: pd.DataFrame) -> tuple[str, ...]:
-    if table.empty:
+def _notes(trace: Trace, table: Table) -> tuple[str, ...]:
+    if not len(table):
         return ("none in this trace: no device work",)
     notes = []
-    if not trace.steps["used"].any():
+    if not trace.table("steps")["used"].any():
         notes.append("no whole step in the capture: times are of all of it, the start-up included")
     if (table["interval_ns"] < table["duration_ns"]).any():
         notes.append(

@@ -51,18 +51,17 @@ class _Loop:
 def pipeline_of(trace: Trace) -> PipelineWork | str:
     """The stages' work in the used steps, or why there is none to be seen."""
     calls = calls_of(trace)
+    table = calls.table.pandas()
     shifts = {n: s for n, s in enumerate(calls.sites) if s.opcode == "collective-permute"}
     if not shifts:
         return NONE
     named = {n: site for n, site in shifts.items() if _is_named(trace.hlo_ops, site)}
-    found = (_loop(trace, place, site, calls.table) for place, site in sorted(named.items()))
+    found = (_loop(trace, place, site, table) for place, site in sorted(named.items()))
     loops = _one_per_direction([loop for loop in found if loop is not None])
     if not loops:
-        is_uncounted = any(
-            _rounds_of_run(trace, n, s, calls.table) is None for n, s in named.items()
-        )
+        is_uncounted = any(_rounds_of_run(trace, n, s, table) is None for n, s in named.items())
         return NOT_COUNTED if is_uncounted else NOT_NAMED
-    return _work(trace, calls.table, loops)
+    return _work(trace, table, loops)
 
 
 def chain_of(pairs: str, is_backward: bool) -> tuple[tuple[int, ...], bool, int]:
@@ -97,7 +96,7 @@ def _is_named(ops: pd.DataFrame, site: Site) -> bool:
 
 def _loop(trace: Trace, place: int, site: Site, calls: pd.DataFrame) -> _Loop | None:
     """The loop that a shift drives; None where its rounds are too few, or differ by device."""
-    classes = classes_of(trace)
+    classes = classes_of(trace).pandas()
     is_it = (classes["module"] == site.module) & (classes["op"] == site.op)
     is_backward = bool(classes["phase"][is_it].eq("backward").any())
     pairs = str(trace.hlo_ops["source_target_pairs"].iat[site.row])
@@ -148,7 +147,7 @@ def _rounds_of_run(trace: Trace, place: int, site: Site, calls: pd.DataFrame) ->
     trips = int(loops["trip_count"].iloc[0]) if len(loops) == 1 else -1
     if trips > 0:
         return trips if shifts % trips == 0 else None
-    events = window(trace).events
+    events = window(trace).events.pandas()
     recorded = events[np.isin(sure_rows(events), loops.index.to_numpy())]
     runs = recorded.groupby(["step", "host", "device"], observed=True).size()
     if runs.nunique() != 1 or len(runs) != len(made) or shifts % int(runs.iloc[0]):
@@ -233,7 +232,7 @@ def _slots(
 
 def _body_starts(trace: Trace, loop: _Loop) -> dict[tuple[int, int], np.ndarray]:
     """Starts of the work in the loop's body, in order, by (step, rank)."""
-    events = window(trace).events
+    events = window(trace).events.pandas()
     ranks = {
         (host, device): rank
         for host, device, rank in trace.devices[["host", "device", "rank"]].itertuples(index=False)

@@ -88,7 +88,7 @@ def of_program(path: Path, source: SourceTruth) -> Score:
 
 def of_trace(trace: Trace, source: SourceTruth, *, least: bool = False) -> Score:
     """The same as `of_capture` of a trace that is open."""
-    work = attribute(trace, window(trace).events)
+    work = attribute(trace, window(trace).events).pandas()
     work = work.assign(op=work["op"].astype("str").where(~is_guess(work), ""))
     keys = ["module", "op", "component", "evidence", "host", "device"]
     by_step = work.groupby([*keys, "step"], observed=True)["self_ns"].sum().unstack()
@@ -103,7 +103,7 @@ def _scored(trace: Trace, work: pd.DataFrame, source: SourceTruth) -> Score:
 
     Such work is right where the device copied outside of any program; it has no truth else.
     """
-    classes = classes_of(trace)
+    classes = classes_of(trace).pandas()
     stated = [name for name in ("component", "evidence", "confidence") if name in classes]
     work = work.merge(
         classes[["module", "op", *stated]], "left", ["module", "op"], suffixes=("_", "")

@@ -7,10 +7,10 @@ from it alone.
 from __future__ import annotations
 
 import math
+import sys
 from typing import NotRequired, TypedDict
 
 import numpy as np
-import pandas as pd
 
 from moeprof.answers.values import encodable
 from moeprof.errors import TableError
@@ -227,7 +227,7 @@ def plain(value: object) -> Value:
     """
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or value is pd.NA or value is pd.NaT:
+    if value is None or _is_missing(value):
         return None
     if isinstance(value, str):
         return encodable(value)
@@ -239,6 +239,12 @@ def plain(value: object) -> Value:
         f"a report holds bool, int, float and text; found {type(value).__name__} {value!r}. "
         "Give the column one of these kinds in its schema"
     )
+
+
+def _is_missing(value: object) -> bool:
+    """Whether it is what pandas has for a missing value: where there is one, pandas is imported."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and (value is pandas.NA or value is pandas.NaT)
 
 
 def is_unrecorded(document: Document) -> bool:

@@ -229,10 +229,3 @@ def _dense(key: Int64s, bound: int) -> tuple[Int64s, int]:
 def spread(values: Any, groups: Groups) -> Any:
     """A value per group, given to each of its rows."""
     return values[groups.of]
-
-
-def distinct_values(column: np.ndarray) -> np.ndarray:
-    """The different values of numbers, in order; equal ones side by side are sorted once."""
-    if not len(column):
-        return column
-    return np.unique(column[np.append(True, column[1:] != column[:-1])])

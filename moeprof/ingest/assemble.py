@@ -10,7 +10,7 @@ from functools import reduce
 from itertools import count
 from typing import NamedTuple, TypeVar
 
-from moeprof.columns.grouping import distinct_values, grouped, unique_rows
+from moeprof.columns.grouping import distinct, grouped, unique_rows
 from moeprof.columns.table import Table, stacked
 from moeprof.hlo.program import Programs
 from moeprof.ingest.hlo.programs import Program
@@ -72,7 +72,7 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
     for host in hosts:
         programs = {**host.programs, **programs}
     work_parts = [Table.of(part) for host in hosts for part in host.record.work]
-    ran = {module for part in work_parts for module in distinct_values(part["module"]).tolist()}
+    ran = {module for part in work_parts for module in distinct(part["module"]).tolist()}
     shown = ran & programs.keys() or programs.keys()
     ran_programs = {key: programs[key] for key in shown}
     ops = hlo_frame(ran_programs)
@@ -130,7 +130,7 @@ def facts_of(hosts: Sequence[Host], events: Table, ops: Table) -> WorkFacts:
     """The facts of the work of `hosts`, rows of `EVENTS`."""
     by_module = grouped(events, "module")
     return WorkFacts(
-        tally=tally_of(events, distinct_values(ops["module"])),
+        tally=tally_of(events, distinct(ops["module"])),
         calls=pieces_of_collectives(events, ops),
         with_work=unique_rows(events.select("host", "device", "module")),
         self_ns=Table(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moeprof.columns.grouping import distinct_values
+from moeprof.columns.grouping import distinct
 from moeprof.columns.table import Table
 from moeprof.errors import NotByHostError, TraceError
 from moeprof.hlo.program import Programs
@@ -228,7 +228,7 @@ def _placed(
         programs={m: replace(program, damage=[]) for m, program in host.programs.items()},
     )  # what is damaged in a program is noted where programs are joined
     work, waits = (
-        [set(distinct_values(Table.of(part)["module"]).tolist()) for part in parts]
+        [set(distinct(Table.of(part)["module"]).tolist()) for part in parts]
         for parts in (host.record.work, host.record.waits)
     )
     ran, touched = set().union(*work), set().union(*work, *waits)
@@ -289,7 +289,7 @@ def _asked(batch: Batch, placed: Sequence[_Placed]) -> Read:
         parts=(),
         facts=facts,
         runs_in=frozenset(trace.table("executions")["step"].tolist()),
-        works_in=frozenset(distinct_values(work_of(events)["step"]).tolist()),
+        works_in=frozenset(distinct(work_of(events)["step"]).tolist()),
         answer=None if batch.shared.steps is None else batch.ask(trace, batch.shared.inside),
     )
 

@@ -50,7 +50,7 @@ def target_of(trace: Trace, wanted: str) -> Target:
     """
     if trace.hlo_ops.empty:
         raise ReplayError(f"{trace.meta.path} has no programs: an .xplane.pb of the run has them")
-    events = window(trace).events
+    events = window(trace).events.pandas()
     events = events.assign(row=sure_rows(events))
     spent = events[events["row"] >= 0].groupby("row")["self_ns"].sum()
     ran = (
@@ -73,7 +73,7 @@ def _chosen(trace: Trace, ran: pd.DataFrame, wanted: str) -> tuple[int, str]:
         uncut = _uncut(ran, wanted)
         if uncut is not None:
             return uncut
-    classes = classes_of(trace)
+    classes = classes_of(trace).pandas()
     named = classes[classes["component"] == wanted][["module", "op"]]
     is_part = pd.MultiIndex.from_frame(ran[["module", "op"]]).isin(pd.MultiIndex.from_frame(named))
     for found in (ran[is_part], ran[ran["op_name"].str.contains(wanted, regex=False)]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -23,15 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from plotly.graph_objects import Figure
 
+    from moeprof.answers.document import ColumnInfo
     from moeprof.tables.analysis import Basis, Status
     from moeprof.tables.trace import Trace
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-import pandas as pd
-
-if TYPE_CHECKING:
-    from moeprof.answers.document import ColumnInfo, Value
 
 
 def framed(rows: Sequence[Mapping[str, Value]], columns: Sequence[ColumnInfo]) -> pd.DataFrame:
@@ -39,6 +34,8 @@ def framed(rows: Sequence[Mapping[str, Value]], columns: Sequence[ColumnInfo]) -
 
     Figures that are not known are NaN, also where no row has one: None could not be added up.
     """
+    import pandas as pd
+
     table = pd.DataFrame(rows, columns=[column["name"] for column in columns])
     blank = [c["name"] for c in columns if c["unit"] and table[c["name"]].isna().all()]
     table = table.astype(dict.fromkeys(blank, "float64"))

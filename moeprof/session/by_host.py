@@ -13,9 +13,10 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from moeprof.analyzers.activity import account, outside
 from moeprof.analyzers.activity.device_steps import spans_from
@@ -46,21 +47,21 @@ from moeprof.analyzers.window import (
     Window,
     busy_by_step,
     op_time,
+    used_steps,
     window,
     window_in_steps,
 )
-from moeprof.columns.grouping import distinct_values, grouped
-from moeprof.columns.table import Frame, Given, Table, stacked
+from moeprof.columns.grouping import distinct, grouped, places_in
+from moeprof.columns.table import Given, Table
+from moeprof.columns.table import stacked as stacked_tables
 from moeprof.ingest.by_host import HERE, Readers, Reading
 from moeprof.ingest.one_host import InSteps, without
 from moeprof.ingest.sources.locate import Profiles, are_by_process
 from moeprof.tables.name_rule import NameRules
 from moeprof.tables.once import Latest, answer, is_answered
+from moeprof.tables.schema import stacked
 from moeprof.tables.trace import Trace, with_meta, with_names
 from moeprof.tell import Tell, unheard
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Answers = Sequence[Any]
 """What the batches of hosts say, in the order of the hosts."""
@@ -76,8 +77,6 @@ def _both(answers: Answers) -> tuple[int, ...]:
 
 def _series(answers: Sequence[pd.Series]) -> pd.Series:
     """Values of other places on each host; a step that several have is added up."""
-    import pandas as pd
-
     filled = [each for each in answers if len(each)] or list(answers[:1])
     whole = pd.concat(filled)
     levels: Any = list(range(whole.index.nlevels))
@@ -85,36 +84,31 @@ def _series(answers: Sequence[pd.Series]) -> pd.Series:
     return sums
 
 
-def _stack(answers: Sequence[Frame]) -> Frame:
-    return _like(answers[0], _rows(answers))
+def _stack(answers: Answers) -> Any:
+    """Tables, or frames, one behind the other."""
+    known = [each for each in answers if len(each)] or answers[:1]
+    return stacked_tables(known) if isinstance(known[0], Table) else stacked(known)
 
 
-def _rows(answers: Sequence[Given]) -> Table:
-    return stacked([Table.of(each) for each in answers if len(each)] or [Table.of(answers[0])])
+def _summed(answers: Sequence[Table], name: str) -> Table:
+    """Values in one column of other places on each host; those of one place are added up."""
+    whole: Table = _stack(answers)
+    places = whole.without(name)
+    groups = grouped(places, *places)
+    found: Table = places[groups.first]
+    return found.assign(**{name: groups.sum(whole[name])})
 
 
-def _like(given: Frame, table: Table) -> Frame:
-    """`table` as what is given: a table or a frame."""
-    return table if isinstance(given, Table) else table.pandas()
-
-
-def _added(answers: Sequence[Frame]) -> Frame:
+def _added(answers: Sequence[Table]) -> Table:
     whole = _stack(answers)
-    return added(whole, [str(name) for name in whole if name not in ("self_ns", "pieces")])
+    return added(whole, [name for name in whole if name not in ("self_ns", "pieces")])
 
 
-def _runs(answers: Sequence[Frame]) -> Frame:
-    whole, keys = _rows(answers), ("module", "op", "component", "phase")
-    ops = grouped(whole, *keys)
-    sums = {name: ops.sum(whole[name]) for name in RUNS.names if name not in keys}
-    return _like(answers[0], RUNS.table(whole[ops.first].assign(**sums).columns))
-
-
-def _pieces(answers: Sequence[Frame]) -> Frame:
-    whole = _rows(answers)
-    alike = grouped(whole, *(name for name in whole if name != "ns"))
-    table: Table = whole[alike.first].assign(ns=alike.sum(whole["ns"]))
-    return _like(answers[0], table)
+def _runs(answers: Sequence[Table]) -> Table:
+    whole: Table = _stack(answers)
+    groups = grouped(whole, "module", "op", "component", "phase")
+    sums = {name: groups.sum(whole[name]) for name in ("runs", "pieces", "self_ns")}
+    return RUNS.table(whole[groups.first].assign(**sums).columns)
 
 
 def _outside(answers: Sequence[outside.RecordedWork | None]) -> outside.RecordedWork | None:
@@ -139,25 +133,28 @@ def _calls(answers: Sequence[RecordedCalls]) -> RecordedCalls:
     for each in answers:
         places = np.array([place[op] for op in each.ops], np.int64)
         if len(each.table):
-            tables.append(each.table.assign(op=places[np.asarray(each.table["op"])]))
-    table = _stack(tables) if tables else answers[0].table
-    return RecordedCalls(ops, table, answers[0].op_of[:0])
+            tables.append(each.table.assign(op=places[each.table["op"]]))
+    table = stacked_tables(tables) if tables else answers[0].table
+    none = np.zeros(0, np.int64)
+    return RecordedCalls(ops, table, Table({"row": none, "op": none}))
 
 
 Part = Callable[[Trace], Any]
 PARTS: Mapping[Part, Callable[[Answers], Any]] = {
     window_sums: _sum,
     op_time: _both,
-    busy_by_step: _series,
+    busy_by_step: lambda answers: _summed(answers, "busy_ns"),
     parts_in_steps: _stack,
     op_sums: _added,
     work_by_device: _stack,
     runs_of: _runs,
     sure_times: lambda answers: longest_first(_stack(answers)),
     outside.recorded_work: _outside,
-    outside.pieces_between: _pieces,
+    outside.pieces_between: lambda answers: outside.pieces_added(_stack(answers)),
     rendezvous_ns: sum,
-    lengths_of_gaps: lambda answers: tuple(map(_series, zip(*answers, strict=True))),
+    lengths_of_gaps: lambda answers: tuple(
+        _summed(gaps, "ns") for gaps in zip(*answers, strict=True)
+    ),
     recorded_calls: _calls,
     exposed_by_op: _series,
     last_ends: _stack,
@@ -190,7 +187,7 @@ _ASKED: Mapping[str, tuple[Part, ...]] = {
 """What questions need besides; others may need all."""
 
 
-def parts_for(only: Sequence[str], ops: Table) -> tuple[Part, ...]:
+def parts_for(only: Sequence[str], ops: Given) -> tuple[Part, ...]:
     """The parts that questions need, of all where none is named, in one order."""
     if not only or any(name not in _ASKED for name in only):
         return tuple(PARTS)
@@ -224,8 +221,8 @@ def ask_hosts(only: Sequence[str], names: NameRules, trace: Trace, inside: InSte
     answer(trace, spans_from, source)
     if inside.work:
         answer(trace, window, window_in_steps(trace))
-    modules = tuple(distinct_values(trace.table("events")["module"]).tolist())
-    parts = {part.__name__: part(trace) for part in parts_for(only, trace.table("hlo_ops"))}
+    modules = tuple(distinct(trace.table("events")["module"]).tolist())
+    parts = {part.__name__: part(trace) for part in parts_for(only, trace.hlo_ops)}
     return Told(window(trace).devices, inside.work, modules, parts)
 
 
@@ -237,8 +234,8 @@ def _remember(trace: Trace) -> None:
     """Programs are those of all hosts, and are classified once for all that are read here."""
     programs = trace.programs
     answer(trace, programs_of, {module: programs[module] for module in sorted(programs)})
-    ops = trace.table("hlo_ops")
-    key = (id(ops), trace.meta.names)  # no other table has this id as long as this one is kept
+    ops = trace.hlo_ops
+    key = (id(ops), trace.meta.names)  # no other frame has this id as long as this one is kept
     _, found = _remembered.of(key, lambda: (ops, [part(trace) for part in _OF_PROGRAMS]))
     for part, known in zip(_OF_PROGRAMS, found, strict=True):
         answer(trace, part, known)
@@ -248,8 +245,7 @@ def with_answers(trace: Trace, told: Sequence[Told]) -> Trace:
     """`trace`, which has no work, knowing what its hosts said of theirs."""
     devices = sum(each.devices for each in told)
     is_whole = devices and not any(each.is_in_steps for each in told)
-    steps = trace.table("steps")
-    used = 0 if is_whole else len(distinct_values(steps["step"][steps["used"]]))
+    used = 0 if is_whole else len(set(used_steps(trace).tolist()))
     notes = NO_STEP if is_whole else ()
     answer(trace, window, Window(used, devices, notes, without("events")))
     modules = sorted({module for each in told for module in each.modules})
@@ -264,17 +260,10 @@ def with_answers(trace: Trace, told: Sequence[Told]) -> Trace:
 
 def _order_segments(trace: Trace) -> None:
     """Have segments by name of the host, as of a run read at once, with the ranks of the run."""
-    given, pieces = account.account_of(trace), begun_pieces(trace)
-    table = Table.of(given)
-    order = table.order("host")
-    table = table[order]
-    rank_of = {
-        (host, device): rank
-        for host, device, rank in trace.table("devices").rows("host", "device", "rank")
-    }
-    ranks = [rank_of.get(pair, -1) for pair in table.rows("host", "device")]
-    table = table.assign(rank=np.array(ranks, np.int64))
-    answer(trace, account.account_of, _like(given, table))
+    table, pieces = account.account_of(trace), begun_pieces(trace)
+    order, devices = table.order("host"), trace.table("devices")
+    ranks = np.append(devices["rank"], -1)[places_in(table, devices, "host", "device")]
+    answer(trace, account.account_of, table.assign(rank=ranks)[order])
     answer(trace, begun_pieces, pieces[order])
 
 

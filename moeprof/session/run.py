@@ -13,8 +13,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from moeprof.analyzers import analyze
 from moeprof.analyzers.registry import all_names, is_question, question
 from moeprof.errors import SelectionError
@@ -27,6 +25,8 @@ from moeprof.tables.trace import with_meta, with_names, with_steps
 from moeprof.tell import Tell, unheard
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from moeprof.answers.document import Document, TrustInfo
     from moeprof.tables.name_rule import NameRules
     from moeprof.tables.trace import Trace
@@ -59,6 +59,8 @@ class Trust:
     @property
     def table(self) -> pd.DataFrame:
         """One row per law."""
+        import pandas as pd
+
         return pd.DataFrame(self._document["trust"], columns=_COLUMNS)
 
     def __str__(self) -> str:
@@ -247,6 +249,8 @@ class Run:
         Columns: ``step``; ``start_ns``; ``duration_ns``; ``interval_ns`` from its start to that of
         the next used one, NaN where none follows; ``used``; ``reason``, empty where it is used.
         """
+        import pandas as pd
+
         table = pd.DataFrame(
             self._document["steps"],
             columns=["step", "start_ns", "duration_ns", "interval_ns", "used", "reason"],

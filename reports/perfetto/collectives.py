@@ -32,9 +32,8 @@ WAIT, TRANSFER = "wait", "transfer"
 def collective_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
     """A slice for each call of the used steps, and in it, where known, its wait and transfer."""
     calls = calls_of(trace)
-    waits = waits_in_steps(trace)
-    waits = waits[waits["rank"].ne(NONE)]
-    table = waits.assign(start_ns=calls.table["start_ns"][waits.index]).reset_index(drop=True)
+    timed = waits_in_steps(trace).assign(start_ns=calls.table["start_ns"])
+    table = timed[timed["rank"] != NONE].pandas()
     start = comparable_stamps(trace.meta, table["host"], table["start_ns"].to_numpy())
     end = start + table["duration_ns"].to_numpy()
     track = _tracks(trace, table, start, end, tracks, devices)
@@ -68,7 +67,7 @@ def _tracks(
 
 
 def _looks_of_calls(trace: Trace, sites: tuple[Site, ...]) -> list[Look]:
-    classes = classes_of(trace)
+    classes = classes_of(trace).pandas()
     parts = {
         (module, op): component
         for module, op, component in zip(

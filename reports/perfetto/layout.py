@@ -97,7 +97,7 @@ def planned(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
 
 def imbalances(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
     """Tokens of the busiest expert over the mean, of the worst layer, and by layer."""
-    table = imbalance_by_step(trace)
+    table = imbalance_by_step(trace).pandas()
     if table.empty:
         return []
     group = tracks.track(host, IMBALANCE, UNEVEN)
@@ -128,7 +128,7 @@ def fillings(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
 
 def _counter(trace: Trace, track: int, values: pd.Series) -> Counter:
     """Values by step at the starts of these; the last holds to the end of its step."""
-    spans = spans_of_steps(trace)
+    spans = spans_of_steps(trace).pandas()
     mine = spans[spans["host"].eq(trace.meta.hosts[0]) & spans["step"].isin(values.index)]
     mine = mine.sort_values("start_ns")
     last = mine.iloc[-1:]
@@ -251,7 +251,7 @@ def _clock(trace: Trace) -> str:
 
 def _collectives(trace: Trace, made: Layout, devices: Devices) -> list[Slices]:
     waits = waits_in_steps(trace)
-    unknown = int(waits["wait_ns"].isna().sum())
+    unknown = int(np.isnan(waits["wait_ns"]).sum())
     if unknown:
         made.missing.append(
             f"collectives: of {unknown} of {len(waits)} calls nothing tells wait from transfer: "
@@ -276,7 +276,7 @@ def _memory(trace: Trace, made: Layout, devices: Devices) -> list[Counter]:
 
 def _routing(trace: Trace, made: Layout, hosts: Hosts) -> None:
     known = recorded(trace)
-    if known.routing.empty and known.received.empty:
+    if not len(known.routing) and not len(known.received):
         made.missing.append("routing: the run recorded none (moeprof.routing)")
         return
     if not known.is_of_window:
@@ -302,7 +302,7 @@ def _routing(trace: Trace, made: Layout, hosts: Hosts) -> None:
 def step_slices(trace: Trace, tracks: Tracks, hosts: Hosts) -> Slices:
     """The steps as each host ran them; of those that are left out the reason."""
     steps = trace.steps[["step", "used", "reason"]]
-    spans = spans_of_steps(trace).merge(steps, on="step").sort_values(["host", "start_ns"])
+    spans = spans_of_steps(trace).pandas().merge(steps, on="step").sort_values(["host", "start_ns"])
     length = (spans["end_ns"] - spans["start_ns"]).to_numpy()
     looks = [
         Look(

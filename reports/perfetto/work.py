@@ -45,7 +45,7 @@ _ALIKE = ["host", "device", "line", "step", "component", "phase"]
 
 def component_runs(trace: Trace) -> pd.DataFrame:
     """`RUNS` of all device work, by stream and start. Self times add up to those of the work."""
-    work = attribute(trace, work_of(trace.events))
+    work = attribute(trace, work_of(trace.table("events"))).pandas()
     if work.empty:
         return RUNS.frame()
     start = work["start_ns"].to_numpy()
@@ -109,7 +109,7 @@ SHORT = "short gap"
 
 def work_slices(trace: Trace, tracks: Tracks, devices: Devices, flow: Int64s) -> Slices:
     """A slice for each row of `trace.events`, in their order; `flow` has its arrow, or `NONE`."""
-    events = attribute(trace, trace.events)
+    events = attribute(trace, trace.table("events")).pandas()
     start = comparable_stamps(trace.meta, events["host"], events["start_ns"].to_numpy())
     length = events["duration_ns"].to_numpy()
     track = np.zeros(len(events), np.int64)
@@ -145,8 +145,8 @@ def _looks(trace: Trace, events: pd.DataFrame) -> tuple[Int64s, list[Look]]:
 def _costs(trace: Trace) -> dict[tuple[int, str], tuple[float, float]]:
     """FLOP and bytes of one run of each op; NaN where they are not known."""
     costs = costs_of(trace)
-    columns = (costs[name].tolist() for name in ("module", "op", "flops", "bytes"))
-    return {(module, op): (flops, moved) for module, op, flops, moved in zip(*columns, strict=True)}
+    columns = costs.rows("module", "op", "flops", "bytes")
+    return {(module, op): (flops, moved) for module, op, flops, moved in columns}
 
 
 def _look(told: Mapping[str, Any], costs: Mapping[tuple[int, str], tuple[float, float]]) -> Look:
@@ -202,7 +202,7 @@ def gap_slices(
 
     Gaps on the hosts ``without`` are left out.
     """
-    known = gaps_of(trace)
+    known = gaps_of(trace).pandas()
     gaps = told(trace, known[~known["host"].isin(list(without))].reset_index(drop=True))
     start = comparable_stamps(trace.meta, gaps["host"], gaps["start_ns"].to_numpy())
     length = gaps["length_ns"].to_numpy()

@@ -7,11 +7,10 @@ Its schema only grows: keys are added, never renamed or removed.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
-import pandas as pd
+import numpy as np
 
 from moeprof.analyzers.activity.account import interval_by_step
 from moeprof.analyzers.laws import laws_of, laws_over
@@ -32,6 +31,9 @@ from moeprof.answers.document import (
     plain,
 )
 from moeprof.answers.values import encodable
+from moeprof.columns.coded import Coded
+from moeprof.columns.grouping import grouped_columns
+from moeprof.columns.table import Column as Cells
 from moeprof.reports.run.record import read_out_of_memory, read_record
 from moeprof.tables.analysis import Analysis, Metric, Withheld
 from moeprof.tables.law import Scope
@@ -141,13 +143,12 @@ def _scope(scope: Scope) -> ScopeInfo:
 
 def _steps(trace: Trace) -> list[StepInfo]:
     """No step is used where a failed check withholds the step time."""
-    steps = trace.steps
+    steps = trace.table("steps")
     failed = next((law.check for law in laws_of(trace) if "step_time" in law.withholds), None)
     if failed is not None:
         why = f"withheld: check '{failed}' failed"
-        steps = steps.assign(used=False, reason=steps["reason"].where(steps["reason"] != "", why))
-    intervals = interval_by_step(trace).reindex(steps["step"].where(steps["used"], -1))
-    columns = (steps[name].tolist() for name in ("step", "start_ns", "duration_ns", "used"))
+        steps = steps.assign(used=False, reason=[text or why for text in steps["reason"]])
+    intervals = interval_by_step(trace)
     return [
         {
             "step": step,
@@ -155,10 +156,10 @@ def _steps(trace: Trace) -> list[StepInfo]:
             "duration_ns": duration_ns,
             "used": used,
             "reason": encodable(reason) or None,
-            "interval_ns": None if math.isnan(interval_ns) else interval_ns,
+            "interval_ns": intervals.get(step if used else -1),
         }
-        for step, start_ns, duration_ns, used, reason, interval_ns in zip(
-            *columns, steps["reason"].tolist(), intervals.tolist(), strict=True
+        for step, start_ns, duration_ns, used, reason in steps.rows(
+            "step", "start_ns", "duration_ns", "used", "reason"
         )
     ]
 
@@ -182,8 +183,8 @@ def finding_of(analysis: Analysis) -> Finding:
         "headline": _headline(analysis),
         "columns": [_column(column, hidden) for column in analysis.schema.columns],
         "rows": [
-            _row({str(name): plain(value) for name, value in row.items()}, analysis.withheld)
-            for row in analysis.table[analysis.schema.names].to_dict("records")
+            _row({name: plain(value) for name, value in row.items()}, analysis.withheld)
+            for row in analysis.cells.select(*analysis.schema.names).dicts()
         ]
         + missing,
         "notes": [encodable(note) for note in (*analysis.notes, *map(said_of, missing))],
@@ -222,7 +223,7 @@ def drawing_of(analysis: Analysis) -> Drawing:
         "question": analysis.question,
         "headline": _headline(analysis),
         "columns": [column_info(column) for column in columns],
-        "data": {column.name: _data(analysis.table[column.name]) for column in columns},
+        "data": {column.name: _data(analysis.cells[column.name]) for column in columns},
         "notes": [encodable(note) for note in analysis.notes],
     }
 
@@ -242,12 +243,18 @@ def _metric(metric: Metric, hidden: Sequence[Withheld]) -> MetricInfo:
     return info | {"value": None, "withheld": law} if law else info
 
 
-def _data(column: pd.Series[Any]) -> list[Value] | Labels:
+def _data(column: Cells) -> list[Value] | Labels:
     """Texts as codes into their names: what is drawn says the same few thousands of times."""
-    if pd.api.types.is_numeric_dtype(column.dtype):  # bool too
-        return [plain(value) for value in column.tolist()]
-    codes, names = pd.factorize(column)
-    return {"names": [encodable(name) for name in names], "codes": codes.tolist()}
+    if not isinstance(column, Coded):
+        if column.dtype.kind in "iub" or (column.dtype.kind == "f" and np.isfinite(column).all()):
+            found: list[Value] = column.tolist()
+            return found
+        if column.dtype.kind == "f":
+            return [plain(value) for value in column.tolist()]
+        column = Coded.of(column)
+    groups = grouped_columns([column], is_sorted=False)
+    names = column[groups.first].tolist()
+    return {"names": [encodable(name) for name in names], "codes": groups.of.tolist()}
 
 
 def left_out(analysis: Analysis) -> list[dict[str, Value]]:
@@ -258,7 +265,7 @@ def left_out(analysis: Analysis) -> list[dict[str, Value]]:
     names = analysis.schema.names
     if not {"host", "device"} <= set(names):
         return []
-    known = set(zip(analysis.table["host"], analysis.table["device"], strict=True))
+    known = set(analysis.cells.rows("host", "device"))
     law_of: dict[tuple[str, int], str] = {}
     for each in analysis.withheld:
         place = (each.scope.host, each.scope.device)

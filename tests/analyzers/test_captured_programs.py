@@ -21,7 +21,7 @@ def operations(trace: Trace):
     """All operations that ran, with shape and source line number."""
     from moeprof.analyzers.attribution import attribute
 
-    table = attribute(trace, trace.events).merge(trace.hlo_ops, on=["module", "op"])
+    table = attribute(trace, trace.events).pandas().merge(trace.hlo_ops, on=["module", "op"])
     return table.assign(line=table["source"].str.rpartition(":")[2])
 
 

@@ -12,7 +12,7 @@ FORWARD, BACKWARD = "jit(f)/jvp()/", "jit(f)/transpose(jvp())/"
 
 
 def components(*rows):
-    return classify({7: program(*rows)}).set_index("op")["component"].to_dict()
+    return classify({7: program(*rows)}).pandas().set_index("op")["component"].to_dict()
 
 
 def test_a_row_of_all_gradients_that_devices_sum_is_their_reduction():
@@ -137,7 +137,7 @@ def joined_phase(norm_of):
                 ),
             )
         }
-    )
+    ).pandas()
     return found.set_index("op")["phase"]["both"]
 
 

@@ -29,7 +29,7 @@ def two_hosts(clocks):
 
 
 def waits(trace):
-    return waits_of(calls_of(trace), trace.meta)
+    return waits_of(calls_of(trace), trace.meta).pandas()
 
 
 def test_on_a_common_clock_a_call_is_divided_into_waiting_and_transfer():

@@ -200,7 +200,7 @@ def test_an_interval_with_an_evaluation_is_left_out_of_gates_by_name():
     steps = trace.steps.assign(start_ns=trace.steps["start_ns"] + trace.steps["step"].map(shift))
     made = Trace(**{**vars(trace), "events": events, "steps": steps})
     assert headline(step_time(made))["interval_mean"] == 200_000  # all of them count in the run
-    assert other_programs(made)[["step", "is_program"]].to_numpy().tolist() == [[1, True]]
+    assert other_programs(made).pandas()[["step", "is_program"]].to_numpy().tolist() == [[1, True]]
     found = compare(loop(steps=5), made)
     assert found.step.set_index("part").loc["step", "new_ns"] == 100_000
     assert outcome(parse_gate("step>+2%"), found).verdict == PASSED

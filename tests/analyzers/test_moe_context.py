@@ -26,7 +26,9 @@ def component(tmp_path, instruction):
             instruction,
         )
     )
-    classes = classify(programs_in(trace_of(tmp_path, program).hlo_ops, [7])).set_index("op")
+    classes = (
+        classify(programs_in(trace_of(tmp_path, program).hlo_ops, [7])).pandas().set_index("op")
+    )
     return classes.loc[instruction.name, "component"]
 
 
@@ -79,7 +81,9 @@ def of_argument(tmp_path, opcode, scope, name="", frames=()):
             op("c", opcode, TOKENS, "view", op_name=f"jit(f)/shard_map/{scope}", frames=frames),
         )
     )
-    classes = classify(programs_in(trace_of(tmp_path, program).hlo_ops, [7])).set_index("op")
+    classes = (
+        classify(programs_in(trace_of(tmp_path, program).hlo_ops, [7])).pandas().set_index("op")
+    )
     return classes.loc["c", "component"]
 
 

@@ -75,12 +75,12 @@ def test_a_rule_stands_before_all_evidence_and_the_first_decides(trace):
         NameRule("norm", scope="^attention/"),
         NameRule("moe_other", op="send"),
     )
-    rows = classes_of(given).set_index("op")
+    rows = classes_of(given).pandas().set_index("op")
     assert rows["component"][["gate", "turn", "send"]].tolist() == ["router", "norm", "moe_other"]
     assert set(rows["evidence"][["gate", "turn", "send"]]) == {"names"}
     assert rows["confidence"]["gate"] == 1.0
     assert rows["is_collective"]["send"]
-    assert classes_of(trace).set_index("op")["component"]["gate"] == "attention"
+    assert classes_of(trace).pandas().set_index("op")["component"]["gate"] == "attention"
 
 
 def test_what_rules_name_and_changed_is_told_as_shares_of_op_time(trace):
@@ -176,7 +176,7 @@ def test_the_ways_to_know_a_part_add_up(trace):
 
 def test_no_rule_names_what_does_no_work(trace):
     given = named(trace, NameRule("router", op="x|w|gate"))
-    rows = classes_of(given).set_index("op")["evidence"]
+    rows = classes_of(given).pandas().set_index("op")["evidence"]
     assert rows[["x", "w", "gate"]].eq("names").tolist() == [False, False, True]
 
 
@@ -201,8 +201,10 @@ def test_a_loop_is_named_by_its_own_name_alone(tmp_path):
     )
     work = [thunk("loop", 1, 100, run_id=0), thunk("step", 11, 60, run_id=0)]
     trace = trace_of(tmp_path, hlo_proto(inside, main), *work)
-    by_place = classes_of(named(trace, NameRule("norm", source="net.py:5"))).set_index("op")
-    by_name = classes_of(named(trace, NameRule("norm", op="loop"))).set_index("op")
+    by_place = (
+        classes_of(named(trace, NameRule("norm", source="net.py:5"))).pandas().set_index("op")
+    )
+    by_name = classes_of(named(trace, NameRule("norm", op="loop"))).pandas().set_index("op")
     assert by_place["component"][["loop", "step"]].tolist() == ["loop_gaps", "norm"]
     assert by_name["component"]["loop"] == "norm"
 
@@ -224,7 +226,7 @@ def test_rules_go_with_stored_tables(trace, tmp_path):
 
 def test_stored_rules_that_cannot_be_used_are_one_line(trace):
     with pytest.raises(SpecError, match=r"names.yml: rule 1: component: .*found 'gone'"):
-        classes_of(named(trace, NameRule("gone", op="gate")))
+        classes_of(named(trace, NameRule("gone", op="gate"))).pandas()
 
 
 def test_both_sides_of_a_comparison_have_the_same_rules(trace):
@@ -285,7 +287,7 @@ def test_a_fusion_is_matched_by_the_name_of_its_product(tmp_path):
     )
     trace = trace_of(tmp_path, hlo_proto(fused, main), thunk("both", 1, 100, run_id=0))
     given = named(trace, NameRule("norm", scope="^last/"), NameRule("router", scope="^experts/"))
-    assert classes_of(given).set_index("op")["component"]["both"] == "router"
+    assert classes_of(given).pandas().set_index("op")["component"]["both"] == "router"
     (note, *_) = breakdown(given).notes
     assert "rule 1 (scope '^last/') names no op that ran by itself" in note
 
@@ -304,6 +306,8 @@ def test_the_end_of_asynchronous_work_is_matched_by_what_it_runs(tmp_path):
     )
     work = [thunk("begun", 1, 10, run_id=0), thunk("ended", 20, 90, run_id=0)]
     trace = trace_of(tmp_path, hlo_proto(inside, main), *work)
-    rows = classes_of(named(trace, NameRule("combine", scope="^hand_over/"))).set_index("op")
+    rows = (
+        classes_of(named(trace, NameRule("combine", scope="^hand_over/"))).pandas().set_index("op")
+    )
     assert rows["component"][["begun", "ended"]].tolist() == ["combine", "combine"]
     assert rows["evidence"]["ended"] == "names"

@@ -77,7 +77,7 @@ def _row(pick: random.Random, i: int, place: list[str], computations: list[str],
 def test_each_instruction_of_any_program_gets_a_part(mode):
     for seed in range(100):
         made = some_program(seed, mode)
-        found = classify({1: made})
+        found = classify({1: made}).pandas()
         assert found["op"].tolist() == list(made.ops), seed
         assert set(found["component"]) <= set(MEANINGS), seed
 
@@ -96,6 +96,6 @@ def test_a_computation_that_runs_twice_in_a_row_is_no_obstacle(opcode):
         hlo("second", opcode, "first", called="f", shape="f32[16,8]"),
         hlo("z", "negate", "second", shape="f32[16,8]", op_name="jit(f)/jvp()/attention/neg"),
     )
-    parts = classify({1: made}).set_index("op")["component"].to_dict()
+    parts = classify({1: made}).pandas().set_index("op")["component"].to_dict()
     assert parts["z"] == "attention"
     assert parts["first"] == ("loop_gaps" if opcode == "call" else "attention")

@@ -85,7 +85,7 @@ PROGRAM = hlo_proto(
 
 
 def found(tmp_path):
-    classes = classify(programs_in(trace_of(tmp_path, PROGRAM).hlo_ops, [7]))
+    classes = classify(programs_in(trace_of(tmp_path, PROGRAM).hlo_ops, [7])).pandas()
     return dict(zip(classes["op"], classes["component"], strict=True))
 
 
@@ -173,7 +173,7 @@ def test_the_gradient_of_a_routing_weight_is_no_product_of_the_experts():
         hlo("dy", "scatter", "y which dz", shape="f32[4,8,8]", op_name=f"{backward}scatter-add"),
         product("ddown", "wide dy", "f32[4,12,8]", (1, 1)),
     )  # fmt: skip
-    found = classify({7: program(*rows)}).set_index("op")["component"]
+    found = classify({7: program(*rows)}).pandas().set_index("op")["component"]
     assert (found["wide"], found["narrow"], found["ddown"]) == ("grouped_gemm",) * 3
     assert found["dchoice"] not in ("grouped_gemm", "expert_elementwise")
 
@@ -203,7 +203,9 @@ NAMELESS = hlo_proto(
 
 
 def test_an_exchange_without_a_name_is_told_by_what_it_sends(tmp_path):
-    classes = classify(programs_in(trace_of(tmp_path, NAMELESS).hlo_ops, [7])).set_index("op")
+    classes = (
+        classify(programs_in(trace_of(tmp_path, NAMELESS).hlo_ops, [7])).pandas().set_index("op")
+    )
     assert classes.loc["send", ["component", "phase"]].tolist() == ["dispatch", "forward"]
     assert classes["component"]["back"] == "combine"
     assert classes["component"]["far"] == "collectives"
@@ -217,5 +219,7 @@ def test_an_op_wrapped_to_run_at_once_with_others_has_its_wrapper_s_name(tmp_pat
             op("start", "async-start", "f32[4]", called=("wrapped",), **at(5, "moe/router/psum")),
         ),
     )
-    classes = classify(programs_in(trace_of(tmp_path, program).hlo_ops, [7])).set_index("op")
+    classes = (
+        classify(programs_in(trace_of(tmp_path, program).hlo_ops, [7])).pandas().set_index("op")
+    )
     assert classes["component"]["sum"] == "router"

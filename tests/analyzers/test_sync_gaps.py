@@ -185,7 +185,7 @@ def test_gaps_add_up_to_the_idle_time_of_the_timeline(pieces, start, length):
     ]
     steps = {0: (start, length), 1: (start + length, length)}
     trace = traced(events, OPS, steps)
-    gaps = gaps_of(trace)
+    gaps = gaps_of(trace).pandas()
     gaps["length"] = gaps["end_ns"] - gaps["start_ns"]
     assert (gaps["length"] > 0).all()
     mine = gaps.groupby(["rank", "step"])["length"].sum()

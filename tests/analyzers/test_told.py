@@ -40,7 +40,7 @@ def layer(name, **more):
 
 
 def found(*rows):
-    classes = classify({7: program(*rows)}).set_index("op")
+    classes = classify({7: program(*rows)}).pandas().set_index("op")
     return classes["component"].to_dict(), classes["evidence"].to_dict()
 
 

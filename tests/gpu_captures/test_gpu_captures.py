@@ -187,7 +187,7 @@ def test_calls_of_our_kernels(name: str) -> None:
     """Each of a layer's calls once per layer, step and device, whatever fusion it stands in."""
     trace = opened(name)
     made: Counter[str] = Counter()
-    for row in runs_of(trace).itertuples():
+    for row in runs_of(trace).pandas().itertuples():
         program = programs_of(trace)[int(str(row.module))]
         for member in program.interior(program.ops[str(row.op)]):
             if is_grouped_gemm(member.target) or exchange_of(member.target):

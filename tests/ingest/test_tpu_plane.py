@@ -150,7 +150,10 @@ def test_collectives_go_by_their_names_where_the_program_is_missing(tmp_path):
     assert table["hidden_communication_ns"].tolist() == [70] * 6
     assert table["exposed_communication_ns"].tolist() == [30] * 6
     assert {site.opcode for site in calls_of(trace).sites} == {"all-gather"}
-    assert calls_of(trace).table.groupby(["rank", "step"])["busy_ns"].sum().tolist() == [100] * 6
+    assert (
+        calls_of(trace).table.pandas().groupby(["rank", "step"])["busy_ns"].sum().tolist()
+        == [100] * 6
+    )
 
 
 def test_a_loop_of_a_missing_program_hides_no_exchange_in_it(tmp_path):

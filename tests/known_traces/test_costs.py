@@ -16,7 +16,7 @@ def test_a_convolution_of_two_kernels_counts_once(opened):
 
     It takes two kernels, ten in all; 5 · 36.610 GFLOP in their 1.540 ms are 118.9 TFLOP/s.
     """
-    costs = costs_of(opened("mi300x_jax_conv3d.xplane.pb")).set_index("op")
+    costs = costs_of(opened("mi300x_jax_conv3d.xplane.pb")).pandas().set_index("op")
     found = costs.loc["cudnn-conv.1.0"]
     assert found["flops"] == 2 * (5120 * 34 * 31 * 53) * (16 * 1 * 2 * 2) == 36_609_720_320
     assert (found["runs"], found["pieces"]) == (5, 10)

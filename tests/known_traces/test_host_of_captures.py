@@ -23,7 +23,7 @@ def figures(analysis):
 
 @pytest.mark.parametrize("name", [RAGGED, BUFFERS, NO_BUFFERS])
 def test_gaps_add_up_to_the_idle_time(opened, name):
-    gaps = gaps_of(opened(name))
+    gaps = gaps_of(opened(name)).pandas()
     lengths = (gaps["end_ns"] - gaps["start_ns"]).groupby([gaps["rank"], gaps["step"]]).sum()
     idle = timeline(opened(name)).table.set_index(["rank", "step"])["idle_ns"]
     assert lengths.to_dict() == idle.to_dict()

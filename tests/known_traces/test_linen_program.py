@@ -63,7 +63,7 @@ def test_collectives_per_step(ops):
 
 def test_less_than_two_percent_of_the_scheduled_instructions_stay_unexplained(ops):
     classes = ops[["op", "opcode", "schedule", "computation"]].merge(
-        classify(programs_in(ops, [1])), on="op"
+        classify(programs_in(ops, [1])).pandas(), on="op"
     )
     fused = {
         name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from moeprof.columns.grouping import distinct_values, grouped, grouped_columns
+from moeprof.columns.grouping import distinct, grouped, grouped_columns
 from moeprof.columns.table import Table, stacked
 from moeprof.errors import TableError, TraceError
 from moeprof.ingest.sources.beside import RECORD, Beside, named_recording
@@ -212,7 +212,7 @@ def _counted(table: Table, name: str, value: str) -> tuple[Table, tuple[str, ...
     step, layer = table["step"][pairs.first], table["layer"][pairs.first]
     of_layer = grouped_columns([layer])
     layers = layer[of_layer.first][of_layer.max(sums) == 0]
-    steps = distinct_values(step[(sums == 0) & ~np.isin(layer, layers)])
+    steps = distinct(step[(sums == 0) & ~np.isin(layer, layers)])
     told = []
     if len(layers):
         told.append(f"{name}: zeros alone in layer(s) {named_numbers(layers)} of every step")

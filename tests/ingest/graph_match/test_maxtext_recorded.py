@@ -89,7 +89,7 @@ def answered(recorded, step):
     places = numbered(work).join(found)
     key = numbered(key)[["device", "alike", "place", "op"]].rename(columns={"op": "key"})
     both = places.merge(key, on=["device", "alike", "place"], how="left", validate="1:1")
-    parts = classify(programs_in(ops, ops["module"].unique())).set_index("op")["component"]
+    parts = classify(programs_in(ops, ops["module"].unique())).pandas().set_index("op")["component"]
     both["found_part"], both["key_part"] = both["found"].map(parts), both["key"].map(parts)
     return both
 

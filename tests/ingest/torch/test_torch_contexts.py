@@ -114,7 +114,7 @@ def test_what_moves_rows_in_the_experts_module_is_on_their_way_or_back(tmp_path)
     ):
         op = kineto.op(f"aten::{name}", 20 + 20 * at, 10, sequence=at)
         kineto.kernel(f"kernel {at} {name}", 25 + 20 * at, 2, launch=22 + 20 * at, op=op)
-    work = work_in_steps(opened(kineto, tmp_path)).sort_values("start_ns")
+    work = work_in_steps(opened(kineto, tmp_path)).pandas().sort_values("start_ns")
     assert work["component"].tolist() == [
         *("permute", "permute", "grouped_gemm", "expert_elementwise", "expert_elementwise"),
         *("grouped_gemm", "unpermute"),
@@ -130,7 +130,7 @@ def test_a_feed_forward_module_in_a_moe_layer_is_only_known_to_be_in_it(tmp_path
         kineto.function("nn.Module: DeepseekV3MLP_0", at + 5, 50)
         op = kineto.op("aten::mm", at + 10, 10, sequence=at)
         kineto.kernel(outer, at + 15, 2, launch=at + 12, op=op)
-    work = work_in_steps(opened(kineto, tmp_path)).sort_values("start_ns")
+    work = work_in_steps(opened(kineto, tmp_path)).pandas().sort_values("start_ns")
     assert work["component"].tolist() == ["moe_other", "dense_mlp"]
 
 
@@ -224,7 +224,7 @@ def test_what_a_hook_gathers_in_the_backward_pass_is_no_combine(tmp_path):
         kineto.kernel(
             "ncclDevKernel_AllGather_RING_LL(x)", at + 12, 3, launch=at + 8, op=op, thread=BACKWARD
         )
-    work = work_in_steps(opened(kineto, tmp_path)).sort_values("start_ns")
+    work = work_in_steps(opened(kineto, tmp_path)).pandas().sort_values("start_ns")
     assert work["component"].tolist() == ["weight_gather", "collectives"]
 
 
@@ -265,7 +265,7 @@ def test_one_more_collective_shifts_no_other(tmp_path):
             kineto.annotation(name, at + begin, 40)
             kineto.collective("all_to_allv", at + begin + 5, size, group="ep", ranks=[0, 1])
     trace = opened(kineto, tmp_path)
-    parts = classify(trace.programs).set_index("op")["component"]
+    parts = classify(trace.programs).pandas().set_index("op")["component"]
     sizes = trace.hlo_ops.set_index("op")["size_bytes"]
     ops = trace.events.sort_values("start_ns")["op"].astype(str)
     assert [(parts[op], sizes[op]) for op in ops] == [
@@ -304,7 +304,7 @@ def test_inputs_of_one_shape_are_read_each(tmp_path):
     kineto.step(1, 0, 1000)
     op = kineto.op("aten::mm", 20, 20, inputs=[([1024, 1024], "c10::BFloat16")] * 2)
     kineto.kernel("mm", 30, 5, launch=25, op=op)
-    costs = costs_of(opened(kineto, tmp_path))
+    costs = costs_of(opened(kineto, tmp_path)).pandas()
     assert costs["bytes"].tolist() == [3 * 2 * 2**20]
     assert costs["flops"].tolist() == [2 * 1024**3]
 

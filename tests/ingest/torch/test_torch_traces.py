@@ -54,7 +54,7 @@ def test_time_of_each_op_is_that_of_the_work_with_its_id(traces, name):
 
 @pytest.mark.parametrize("name", [*FILES, "cpu"])
 def test_nearly_no_work_is_without_an_op(traces, name):
-    work = work_in_steps(traces[name])
+    work = work_in_steps(traces[name]).pandas()
     lost = work["self_ns"][work["component"] == "unattributed"].sum()
     assert lost < 0.05 * work["self_ns"].sum()
 
@@ -62,7 +62,7 @@ def test_nearly_no_work_is_without_an_op(traces, name):
 @pytest.mark.parametrize("name", ["full", "shapes", "annotated"])
 def test_phases_of_the_experts_products(traces, name):
     """Two layers of two products: forward, the same recomputed, and two gradients of each."""
-    table = work_in_steps(traces[name])
+    table = work_in_steps(traces[name]).pandas()
     ops = table[table["op"].astype(str).str.startswith("grouped_mm")]
     runs = ops.drop_duplicates(["step", "op"]).groupby(["step", "phase"], observed=True).size()
     for step in ops["step"].unique():
@@ -84,7 +84,7 @@ LINES = {
 def test_parts_are_those_of_the_lines(traces):
     """Work whose part is told, not guessed, against the line of the model that asked for it."""
     trace = traces["full"]
-    work = work_in_steps(trace)
+    work = work_in_steps(trace).pandas()
     frames = trace.hlo_ops["frames"].to_numpy()[work["instruction"].to_numpy()]
     lines = [int(str(text).split("\n")[0].split(":")[1]) if text else 0 for text in frames]
     checked = wrong = 0
@@ -98,14 +98,14 @@ def test_parts_are_those_of_the_lines(traces):
 
 def test_shared_expert_without_a_name_is_no_routed_one(traces):
     """``nn.Sequential`` in the layer says no more than that it is in the layer."""
-    work = work_in_steps(traces["full"])
+    work = work_in_steps(traces["full"]).pandas()
     paths = traces["full"].hlo_ops["op_name"].to_numpy()[work["instruction"].to_numpy()]
     is_shared = np.array(["/Sequential_" in str(path) for path in paths])
     assert set(work["component"][is_shared]) == {"moe_other"}
 
 
 def test_flops_by_hand(traces):
-    costs = costs_of(traces["shapes"])
+    costs = costs_of(traces["shapes"]).pandas()
     by_op = costs.assign(stem=costs["op"].str.partition(".")[0])
     heads = by_op[(by_op["component"] == "head") & (by_op["phase"] == "forward")]
     assert heads["flops"].tolist() == [2 * 256 * 256 * 1024]  # 256 tokens, hidden 256, vocab 1024
@@ -131,7 +131,7 @@ def test_messages_of_nccl(traces):
 def test_collectives_of_ranks_are_the_same_calls(ranks):
     """Two gathers, one all-to-all each way per layer and phase, a sum per weight: on both ranks."""
     ops = ranks.hlo_ops
-    work = work_in_steps(ranks)
+    work = work_in_steps(ranks).pandas()
     names = ops["opcode"].to_numpy()[work["instruction"].to_numpy()]
     calls = work.assign(opcode=names)
     calls = calls[calls["opcode"].isin(["all-gather", "all-to-all", "all-reduce"])]
@@ -163,7 +163,7 @@ def test_work_of_a_cpu_is_its_threads_time_and_each_stretch_of_one_op(traces):
 
 def test_a_compiled_region_is_named_by_no_op_in_it(traces):
     """All of it is called from one line: that it has grouped products says nothing of the rest."""
-    work = work_in_steps(traces["compiled"])
+    work = work_in_steps(traces["compiled"]).pandas()
     paths = traces["compiled"].hlo_ops["op_name"].to_numpy()[work["instruction"].to_numpy()]
     inside = np.array(["Torch-Compiled Region" in str(path) for path in paths])
     experts = inside & (work["component"] == "grouped_gemm").to_numpy()

@@ -84,8 +84,8 @@ def test_each_stream_has_its_work(case):
 def test_self_times_by_component_phase_rank_and_step_are_those_of_the_breakdown(case):
     query = """select category, phase, cast(substr(process, 6, 1) as int), step, sum(self_ns)
         from piece where {} and step in {} group by 1, 2, 3, 4"""
-    steps = f"({','.join(map(str, window(case.trace).events['step'].unique()))})"
-    work = work_in_steps(case.trace).astype({"host": "str"}).merge(case.trace.devices)
+    steps = f"({','.join(map(str, window(case.trace).events.pandas()['step'].unique()))})"
+    work = work_in_steps(case.trace).pandas().astype({"host": "str"}).merge(case.trace.devices)
     keys = ["component", "phase", "rank", "step"]
     expected = work.groupby(keys, observed=True)["self_ns"].sum()
     for what in (WORK, "track like 'MoE components%'"):
@@ -114,7 +114,7 @@ def test_gaps_are_those_of_sync_gaps(case):
 
 
 def test_waits_and_transfers_are_those_of_the_collectives(case):
-    waits = waits_in_steps(case.trace)
+    waits = waits_in_steps(case.trace).pandas()
     query = """select count(*), sum(dur) from piece where track like 'Collectives%' and {}"""
     assert case.engine.rows(query.format("depth = 0")) == [(len(waits), waits["duration_ns"].sum())]
     known = waits[waits["wait_ns"].notna()]
@@ -193,7 +193,9 @@ def test_recorded_routing_has_counters(case):
         assert used.empty
         assert any(text.startswith("routing: ") for text in case.written.missing)
         return
-    routing = case.trace.routing[case.trace.routing["step"].isin(window(case.trace).events["step"])]
+    routing = case.trace.routing[
+        case.trace.routing["step"].isin(window(case.trace).events.pandas()["step"])
+    ]
     tokens = routing.groupby(["step", "layer", "expert"])["tokens"].sum()
     places = tokens.groupby(["step", "layer"])
     ratio = places.max() / places.mean()
