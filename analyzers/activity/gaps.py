@@ -56,7 +56,7 @@ def lengths_of_gaps(trace: Trace) -> tuple[Table, Table]:
 
     def length_ns(gaps: Table) -> Table:
         groups = grouped(gaps, "host", "device", "step")
-        places = gaps.select("host", "device", "step")[groups.first]
+        places: Table = gaps.select("host", "device", "step")[groups.first]
         return places.assign(ns=groups.sum(gaps["end_ns"] - gaps["start_ns"]))
 
     return length_ns(gaps_of(trace)), length_ns(_gaps(between_steps(trace)))
