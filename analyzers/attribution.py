@@ -132,7 +132,7 @@ def op_sums(trace: Trace) -> Table:
 def added(work: Table, keys: Sequence[str]) -> Table:
     """Self time and pieces of `work` by `keys`, in the order in which each comes first."""
     groups = grouped(work, *keys, is_sorted=False)
-    found = work.select(*keys)[groups.first]
+    found: Table = work.select(*keys)[groups.first]
     sums = {name: groups.sum(work[name]) for name in ("self_ns", "pieces")}
     return found.assign(**sums)
 

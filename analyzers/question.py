@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from moeprof.answers.bars import Figure
-from moeprof.answers.document import Document
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.law import Law, Need
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    from moeprof.answers.bars import Figure
+    from moeprof.answers.document import Document
 
 
 @dataclass(frozen=True)

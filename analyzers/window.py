@@ -130,8 +130,8 @@ def spans_of_steps(trace: Trace) -> Table:
     runs = trace.table("executions")
     runs = runs[runs["step"] != -1]
     groups = grouped(runs, "host", "step")
-    spans = runs.select("host", "step")[groups.first]
-    return spans.assign(
+    places: Table = runs.select("host", "step")[groups.first]
+    return places.assign(
         start_ns=groups.min(runs["start_ns"]),
         end_ns=groups.max(runs["start_ns"] + runs["duration_ns"]),
     )

@@ -30,3 +30,18 @@ def test_numpy_begins_no_threads_and_nothing_of_that_stays():
 def test_what_the_user_set_stays():
     variable, _ = told(OPENBLAS_NUM_THREADS="2")
     assert variable == "2"
+
+
+RARELY = """
+import atexit, gc
+from moeprof.interpreter import collect_rarely
+atexit.register(lambda: print(gc.get_freeze_count() > 0))  # what is registered last runs first
+collect_rarely()
+collect_rarely()
+print(gc.isenabled(), gc.get_threshold()[0])
+"""
+
+
+def test_a_command_searches_for_garbage_rarely_and_not_at_its_end():
+    done = subprocess.run([sys.executable, "-c", RARELY], capture_output=True, check=True)
+    assert done.stdout.split() == [b"True", b"50000", b"True"]

@@ -67,11 +67,13 @@ def places_of(trace: Trace) -> tuple[Int64s, Table]:
 
 def _hulls(work: Table) -> Table:
     groups = grouped(work, "host", "step")
-    found = work.select("host", "step")[groups.first].assign(
+    found: Table = work.select("host", "step")[groups.first]
+    spans = found.assign(
+        host=texts_of(found["host"]),
         start_ns=groups.min(work["start_ns"]),
         end_ns=groups.max(work["start_ns"] + work["duration_ns"]),
     )
-    return found.assign(host=texts_of(found["host"])).sorted("host", "start_ns")
+    return spans.sorted("host", "start_ns")
 
 
 def joined(spans: Table, events: Table) -> tuple[Int64s, Int64s]:
@@ -115,7 +117,7 @@ def with_next(trace: Trace, spans: Table) -> Table:
 
 def between_spans(spans: Table) -> Table:
     """Of spans `with_next` those from the end of a step to the start of the next; none below 0."""
-    known = spans[spans["has_next"]]
+    known: Table = spans[spans["has_next"]]
     begin = np.minimum(known["end_ns"], known["next_ns"])
     return known.assign(start_ns=begin, end_ns=known["next_ns"]).sorted("host", "start_ns")
 

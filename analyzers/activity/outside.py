@@ -16,7 +16,7 @@ from moeprof.analyzers.activity.device_steps import between_steps
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.columns.coded import Coded, code_type
 from moeprof.columns.grouping import distinct, grouped, places_in
-from moeprof.columns.table import Table, isin
+from moeprof.columns.table import Table, isin, texts_of
 from moeprof.tables.intervals import is_work, work_of
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
@@ -193,9 +193,8 @@ def pieces_between(trace: Trace) -> Table:
 def pieces_added(pieces: Table) -> Table:
     """Times of `pieces_between` added up, each program of a step once, in the order of steps."""
     groups = grouped(pieces, *_OF_PIECES)
-    found = pieces.select(*_OF_PIECES)[groups.first].assign(ns=groups.sum(pieces["ns"]))
-    programs = found["program"]
-    return found.assign(program=programs.array() if isinstance(programs, Coded) else programs)
+    found: Table = pieces.select(*_OF_PIECES)[groups.first]
+    return found.assign(program=texts_of(found["program"]), ns=groups.sum(pieces["ns"]))
 
 
 # Programs that run once in several steps, at equal distances, as an update after some micro-steps.

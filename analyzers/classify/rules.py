@@ -6,7 +6,6 @@ where Python's own may take for ever on a pattern such as ``(a+)+$``, and nothin
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,6 +132,8 @@ def searched(texts: Sequence[str], pattern: str) -> Bools:
 def fault_of(rule: NameRule) -> str:
     """Why a rule cannot be used, as "expected …, found …"; empty where it can."""
     if rule.component not in NAMEABLE:
+        import difflib  # for the message alone
+
         near = difflib.get_close_matches(rule.component, NAMEABLE, 3, 0.5) or NAMEABLE
         return f"component: expected a part, as {', '.join(near)}, found {rule.component!r}"
     if not rule.conditions:

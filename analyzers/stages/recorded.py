@@ -242,7 +242,7 @@ def _body_starts(trace: Trace, loop: _Loop) -> dict[tuple[int, int], np.ndarray]
     )
     inside = events[np.append(row_is_in.to_numpy(), False)[sure_rows(events)]]
     return {
-        (int(step), ranks[str(host), int(device)]): np.sort(part.to_numpy())
+        (int(str(step)), ranks[str(host), int(str(device))]): np.sort(part.to_numpy())
         for (step, host, device), part in inside.groupby(["step", "host", "device"], observed=True)[
             "start_ns"
         ]

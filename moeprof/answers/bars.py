@@ -6,7 +6,6 @@ as plotly.js reads markup.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -135,6 +134,8 @@ def columns(bars: Sequence[Bars], labels: Sequence[str], *, axis: str, unit: str
 
 def plotly_text(name: str, width: int = _NAME_WIDTH) -> str:
     """A name as plotly.js shows it unchanged: cut, invisible characters spelled, no markup."""
+    import html
+
     return html.escape(shortened(printable(name), width), quote=False)
 
 

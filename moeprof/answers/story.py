@@ -6,7 +6,6 @@ Sentences and figures take these; nothing here is computed from anything but the
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -83,6 +82,8 @@ class Part:
 
 def step_time(document: Document) -> StepTime | None:
     """Median, least and most of the used steps; None where no step can be used."""
+    import statistics
+
     used = [step["duration_ns"] for step in document["steps"] if step["used"]]
     if not used:
         return None
@@ -93,6 +94,8 @@ def step_time(document: Document) -> StepTime | None:
 
 def interval(document: Document) -> Interval | None:
     """The mean interval, least and most; None where no used step is followed by another."""
+    import statistics
+
     found = [ns for step in document["steps"] if (ns := step.get("interval_ns")) is not None]
     if not found:
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast, overload
 
 import click
 
-from moeprof.interpreter import uncollected
+from moeprof.interpreter import collect_rarely, uncollected
 
 if TYPE_CHECKING:
     from moeprof.answers.document import Document
@@ -124,6 +124,7 @@ def read_hosts(
     """
     from moeprof.cli.progress import working
 
+    collect_rarely()
     with working("reading the run") as work:
         with uncollected():
             from moeprof.analyzers.registry import in_order

@@ -13,10 +13,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity import account, outside
 from moeprof.analyzers.activity.device_steps import spans_from
@@ -52,16 +51,17 @@ from moeprof.analyzers.window import (
     window_in_steps,
 )
 from moeprof.columns.grouping import distinct, grouped, places_in
-from moeprof.columns.table import Given, Table
-from moeprof.columns.table import stacked as stacked_tables
+from moeprof.columns.table import Given, Table, stacked
 from moeprof.ingest.by_host import HERE, Readers, Reading
 from moeprof.ingest.one_host import InSteps, without
 from moeprof.ingest.sources.locate import Profiles, are_by_process
 from moeprof.tables.name_rule import NameRules
 from moeprof.tables.once import Latest, answer, is_answered
-from moeprof.tables.schema import stacked
 from moeprof.tables.trace import Trace, with_meta, with_names
 from moeprof.tell import Tell, unheard
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Answers = Sequence[Any]
 """What the batches of hosts say, in the order of the hosts."""
@@ -77,6 +77,8 @@ def _both(answers: Answers) -> tuple[int, ...]:
 
 def _series(answers: Sequence[pd.Series]) -> pd.Series:
     """Values of other places on each host; a step that several have is added up."""
+    import pandas as pd
+
     filled = [each for each in answers if len(each)] or list(answers[:1])
     whole = pd.concat(filled)
     levels: Any = list(range(whole.index.nlevels))
@@ -87,7 +89,8 @@ def _series(answers: Sequence[pd.Series]) -> pd.Series:
 def _stack(answers: Answers) -> Any:
     """Tables, or frames, one behind the other."""
     known = [each for each in answers if len(each)] or answers[:1]
-    return stacked_tables(known) if isinstance(known[0], Table) else stacked(known)
+    whole = stacked([Table.of(each) for each in known])
+    return whole if isinstance(known[0], Table) else whole.pandas()
 
 
 def _summed(answers: Sequence[Table], name: str) -> Table:
@@ -134,7 +137,7 @@ def _calls(answers: Sequence[RecordedCalls]) -> RecordedCalls:
         places = np.array([place[op] for op in each.ops], np.int64)
         if len(each.table):
             tables.append(each.table.assign(op=places[each.table["op"]]))
-    table = stacked_tables(tables) if tables else answers[0].table
+    table = stacked(tables) if tables else answers[0].table
     none = np.zeros(0, np.int64)
     return RecordedCalls(ops, table, Table({"row": none, "op": none}))
 

@@ -7,8 +7,6 @@ that dies is replaced and its hosts are read again; a file at which workers die 
 from __future__ import annotations
 
 import functools
-import logging
-import multiprocessing
 import os
 import platform
 from collections import deque
@@ -147,6 +145,8 @@ def _free_bytes() -> int:
 
 
 def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
+    import logging
+
     try:
         from distributed import Client, LocalCluster
     except ImportError as error:
@@ -219,6 +219,8 @@ def _ready_for_workers(stack: ExitStack) -> None:
     profiler, and an allocator that gives each array back to the system and fetches the next anew;
     Arrow's own allocator keeps 10 MB more.
     """
+    import multiprocessing
+
     import dask
     from distributed.utils import get_mp_context
 
