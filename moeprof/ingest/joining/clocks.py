@@ -358,8 +358,7 @@ def _rounds(table: HostTables, numbers: Mapping[int, int], by_step: bool) -> Tab
     steps = [table.step_of.get(pair, -1) if by_step else 0 for pair in runs.rows()]
     name = [numbers[module] for module in runs["module"].tolist()]
     runs = runs.assign(round=np.array(steps, np.int64), name=np.array(name, np.int64))
-    is_in: Flags = runs["round"] != -1
-    runs = runs[is_in]
+    runs = runs[np.flatnonzero(runs["round"] != -1)]
     rounds = grouped(runs, "name", "round")
     return runs.assign(execution=rounds.place(), rounds=rounds.size[rounds.of])
 
