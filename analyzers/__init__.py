@@ -45,7 +45,7 @@ def analyze(
     for place, name in enumerate(names):
         tell(place, len(names))
         found = _answered(drawing(name) if is_drawing(name) else question(name), trace)
-        answers[name] = replace(found, basis="step" if window(trace).steps else "capture")
+        answers[name] = found.changed(basis="step" if window(trace).steps else "capture")
     check_tables(trace, answers)
     laws = laws_over(trace, answers)
     return without_withheld(with_good_answers(answers, laws), laws)
@@ -109,7 +109,7 @@ def without_withheld(answers: Mapping[str, Analysis], laws: Sequence[Law]) -> di
 def with_good_answers(answers: Mapping[str, Analysis], laws: Sequence[Law]) -> dict[str, Analysis]:
     """`answers` with the good verdicts of laws that are worth telling beside them."""
     return {
-        name: replace(analysis, notes=(*_good(_owner(name), laws), *analysis.notes))
+        name: analysis.changed(notes=(*_good(_owner(name), laws), *analysis.notes))
         if not is_drawing(name)
         else analysis
         for name, analysis in answers.items()
@@ -127,8 +127,7 @@ def _founded(hints: Analysis, laws: Sequence[Law]) -> Analysis:
     left = {"hints": len(table), "largest_gain": float(gains.max()) if len(gains) else None}
     told = f"{len(looks) - len(table)} hint(s) left out: their details are withheld"
     by = [Withheld(law.check, Scope(HINTS)) for law in failed if not len(table)]
-    return replace(
-        hints,
+    return hints.changed(
         headline=tuple(replace(each, value=left[each.metric]) for each in hints.headline),
         table=table,
         notes=(f"{told} ({', '.join(law.check for law in failed)})", *hints.notes),
@@ -156,9 +155,8 @@ def _shown(analysis: Analysis, asked: Question, laws: Sequence[Law]) -> Analysis
     failed = [law for law in laws if asked.name in law.withholds]
     if not failed:
         parts = [Withheld(law.check, scope) for law in laws for scope in _scopes(asked, law)]
-        return replace(analysis, withheld=(*analysis.withheld, *parts)) if parts else analysis
-    return replace(
-        analysis,
+        return analysis.changed(withheld=(*analysis.withheld, *parts)) if parts else analysis
+    return analysis.changed(
         headline=tuple(replace(metric, value=None) for metric in analysis.headline),
         table=analysis.schema.table(),
         notes=tuple(f"withheld: {check.check}: {check.detail}" for check in failed),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from moeprof.columns.table import Table
 from moeprof.tables.law import Scope
@@ -65,6 +65,10 @@ class Analysis:
     status: Status = "ok"
     why: str = ""
     basis: Basis = "step"
+
+    def changed(self, **fields: Any) -> Analysis:
+        """The same with other fields; its table is not read for that."""
+        return Analysis(**{**vars(self), **fields})
 
     @property
     def cells(self) -> Table:
