@@ -86,7 +86,7 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
         hosts,  # bridge
     ):
         tables.append(placed)
-        work.append(theirs)
+        work.append(Table.of(theirs))  # bridge
     tables, work = with_common_numbers(tables, work)
     events = events_frame([table.host for table in tables], work)
     facts = facts_of([table.host for table in tables], events, ops)
@@ -108,6 +108,7 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
 
 
 def frames_of(hosts: Sequence[Host]) -> None:  # bridge
+    """Work as frames."""  # bridge
     for host in hosts:  # bridge
         for parts in (host.record.work, host.record.waits):  # bridge
             parts[:] = [Table.of(part).pandas() for part in parts]  # bridge

@@ -39,7 +39,7 @@ from moeprof.tables.trace import (
 )
 
 
-def events_frame(hosts: Sequence[Host], work: list[Given]) -> Table:
+def events_frame(hosts: Sequence[Host], work: list[Table]) -> Table:
     """`EVENTS`, by host, device and start. The tables of `work` are taken out of the list.
 
     Of several hosts a column after the other is joined and given up, so that all the work is in

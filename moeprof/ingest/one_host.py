@@ -273,7 +273,8 @@ def _laid_out(task: Task, shared: Shared, host: Host) -> tuple[HostTables, HostT
     host = replace(host, programs={**adds, **host.programs})
     host = with_one_device_clock(host, ops, False)
     frames_of([host])  # bridge
-    raw, work = host_tables(host, ops.pandas(), instructions, inside, known)  # bridge
+    raw, given = host_tables(host, ops.pandas(), instructions, inside, known)  # bridge
+    work = Table.of(given)  # bridge
     if raw.cut.is_as_in_script or not task.own.numbers:
         return raw, raw, work
     return raw, *numbered_as(raw, work, task.own.numbers)

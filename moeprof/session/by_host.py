@@ -98,7 +98,7 @@ def _like(given: Frame, table: Table) -> Frame:
     return table if isinstance(given, Table) else table.pandas()
 
 
-def _added(answers: Sequence[Frame]) -> Frame:
+def _added(answers: Answers) -> Any:
     whole = _stack(answers)
     return added(whole, [str(name) for name in whole if name not in ("self_ns", "pieces")])
 

@@ -38,8 +38,9 @@ def plain_opcode(opcode: str) -> str:
 
 def are_of(ops: Table, opcodes: Container[str]) -> Flags:
     """Whether each instruction of `HLO_OPS`, or what it starts or ends, has one of some opcodes."""
-    found: Flags = Coded.of(ops["opcode"]).that(lambda opcode: plain_opcode(opcode) in opcodes)
-    return found | ops["async_opcode"].that(opcodes.__contains__)
+    is_one = Coded.of(ops["opcode"]).that(lambda opcode: plain_opcode(opcode) in opcodes)
+    is_half: Flags = ops["async_opcode"].that(opcodes.__contains__)
+    return is_one | is_half
 
 
 class Fit(NamedTuple):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moeprof.columns.grouping import distinct_values
 from moeprof.columns.table import Table
 from moeprof.hlo.instruction import Instruction
 from moeprof.ingest.hlo.programs import Program
@@ -43,6 +44,8 @@ class Joined(NamedTuple):
 
 def joined_ids(hosts: Sequence[Host]) -> Joined:
     """Give programs of several hosts ids in common. The first host keeps its own."""
+    if len(hosts) < 2:
+        return Joined(list(_with_common_calls(hosts)), ())
     known: dict[int, Program] = {}
     ran: set[int] = set()
     found, notes = [], []
@@ -86,7 +89,7 @@ def _with_common_calls(hosts: Sequence[Host]) -> Sequence[Host]:
 def _modules(host: Host) -> set[int]:
     """Ids of the programs that its work is of."""
     parts = [*host.record.work, *host.record.waits]
-    return {module for part in parts for module in np.unique(part["module"]).tolist()} - {-1}
+    return {module for part in parts for module in distinct_values(part["module"]).tolist()} - {-1}
 
 
 def _with_what_they_lack(hosts: Sequence[Host]) -> tuple[list[Host], list[str]]:
