@@ -59,7 +59,8 @@ class Schema:
     def table(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()) -> Table:
         """Build a table from columns (mapping) or rows (sequence), with this schema's types.
 
-        Columns that have them already are taken as they are, not copied.
+        Columns that have them already are taken as they are, not copied; labels given as texts are
+        in the order of the alphabet.
 
         Raises:
             TableError: a column is missing, or cannot have the type.

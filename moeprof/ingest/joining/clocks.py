@@ -320,21 +320,19 @@ def _ends(table: HostTables, calls: Table, numbers: Mapping[int, int], by_step: 
     rounds = _rounds(table, numbers, by_step)
     at = places_in(calls, rounds, "module", "run_id")
     calls, at = calls[at >= 0], at[at >= 0]
-    names = ("module", "round", "execution", "rounds")
-    pieces = calls.assign(
-        **{name: rounds["name" if name == "module" else name][at] for name in names}
-    )
+    names = rounds["name"][at]  # ids of one program differ between hosts
+    known = {name: rounds[name][at] for name in ("round", "execution", "rounds")}
+    pieces = calls.assign(module=names, **known)
     own = grouped(pieces, *_KEY)
     start_ns, end_ns = own.max(pieces["start_ns"]), own.max(pieces["end_ns"])
-    found = pieces.select(*_KEY, "rounds")[own.first]
+    found: Table = pieces.select(*_KEY, "rounds")[own.first]
     return found.assign(end_ns=end_ns, length_ns=end_ns - start_ns)
 
 
 def _numbers(tables: Sequence[HostTables]) -> dict[str, dict[int, int]]:
     """By host a number for each program that ran: ids of one differ between hosts, names do not."""
-    ran = {table.host.name: np.unique(table.executions["module"]).tolist() for table in tables}
     named = {
-        table.host.name: {module: _name(table, module) for module in ran[table.host.name]}
+        table.host.name: {module: _name(table, module) for module in _modules(table)}
         for table in tables
     }
     every = sorted({name for own in named.values() for name in own.values()})
@@ -342,6 +340,11 @@ def _numbers(tables: Sequence[HostTables]) -> dict[str, dict[int, int]]:
     return {
         host: {module: number[name] for module, name in own.items()} for host, own in named.items()
     }
+
+
+def _modules(table: HostTables) -> list[int]:
+    found: list[int] = np.unique(table.executions["module"]).tolist()
+    return found
 
 
 def _name(table: HostTables, module: int) -> str:
@@ -354,7 +357,7 @@ def _rounds(table: HostTables, numbers: Mapping[int, int], by_step: bool) -> Tab
     executions = Table.of(table.executions)
     own = grouped(executions, "module", "run_id")
     order = np.argsort(own.min(executions["start_ns"]), kind="stable")
-    runs = executions.select("module", "run_id")[own.first[order]]
+    runs: Table = executions.select("module", "run_id")[own.first[order]]
     steps = [table.step_of.get(pair, -1) if by_step else 0 for pair in runs.rows()]
     name = [numbers[module] for module in runs["module"].tolist()]
     runs = runs.assign(round=np.array(steps, np.int64), name=np.array(name, np.int64))

@@ -136,7 +136,7 @@ def _collectives(ops: Table, *, is_tpu: bool) -> Table:
     is_one = are_of(ops, _TOGETHER)
     if is_tpu:
         is_one &= ~Coded.of(ops["opcode"]).that(lambda opcode: opcode.endswith("-start"))
-    found = ops.select("module", "op", "replica_groups")[is_one]
+    found: Table = ops.select("module", "op", "replica_groups")[is_one]
     return found.assign(kind=Coded.of(map(plain_opcode, ops["opcode"][is_one])))
 
 
@@ -227,7 +227,8 @@ def _ahead(calls: Table) -> tuple[dict[int, DeviceClock], tuple[tuple[int, int],
 def _pairs(one: Table, other: Table, ahead_ns: int) -> Table:
     """Calls of both devices, those of `one` on the first one's clock: its stamps end with _x."""
     rows, at = pairs_of(one, other, *_KEY, "group")
-    return one[rows].assign(
+    both: Table = one[rows]
+    return both.assign(
         start_ns_x=one["start_ns"][rows] - ahead_ns,
         end_ns_x=one["end_ns"][rows] - ahead_ns,
         start_ns_y=other["start_ns"][at],

@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moeprof.columns.grouping import distinct
 from moeprof.columns.table import Table
 from moeprof.hlo.instruction import Instruction
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.placing.step import Step
 from moeprof.ingest.planes.record import Host
-from moeprof.ingest.xspace.space import Int64s
 
 Programs = Mapping[int, Program]
 Looks = tuple[str, int, object]
@@ -43,6 +43,8 @@ class Joined(NamedTuple):
 
 def joined_ids(hosts: Sequence[Host]) -> Joined:
     """Give programs of several hosts ids in common. The first host keeps its own."""
+    if len(hosts) < 2:
+        return Joined(list(_with_common_calls(hosts)), ())
     known: dict[int, Program] = {}
     ran: set[int] = set()
     found, notes = [], []
@@ -86,7 +88,8 @@ def _with_common_calls(hosts: Sequence[Host]) -> Sequence[Host]:
 def _modules(host: Host) -> set[int]:
     """Ids of the programs that its work is of."""
     parts = [*host.record.work, *host.record.waits]
-    return {module for part in parts for module in np.unique(part["module"]).tolist()} - {-1}
+    modules = [Table.of(part)["module"] for part in parts]
+    return {module for own in modules for module in distinct(own).tolist()} - {-1}
 
 
 def _with_what_they_lack(hosts: Sequence[Host]) -> tuple[list[Host], list[str]]:
@@ -163,16 +166,17 @@ def renamed(host: Host, ids: Mapping[int, int]) -> Host:
     if not ids:
         return host
     record = replace(host.record)
-    record.work = [part.assign(module=_new(part["module"], ids)) for part in record.work]
-    record.waits = [part.assign(module=_new(part["module"], ids)) for part in record.waits]
+    record.work = [_with_new(part, ids) for part in map(Table.of, record.work)]
+    record.waits = [_with_new(part, ids) for part in map(Table.of, record.waits)]
     programs = {ids.get(module, module): program for module, program in host.programs.items()}
     return replace(host, record=record, programs=programs)
 
 
-def _new(modules: Int64s, ids: Mapping[int, int]) -> Int64s:
+def _with_new(part: Table, ids: Mapping[int, int]) -> Table:
     """All at once, as two programs may have changed ids."""
-    old, place = np.unique(modules, return_inverse=True)
-    return np.array([ids.get(module, module) for module in old.tolist()], np.int64)[place]
+    old, place = np.unique(part["module"], return_inverse=True)
+    new = np.array([ids.get(module, module) for module in old.tolist()], np.int64)
+    return part.assign(module=new[place])
 
 
 # Steps of a host that lacks the script's numbers, under the numbers that other hosts have.
