@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from machine import machine
+from machine import environment, machine
 
 ROOT = Path(__file__).parents[1]
 SMALL = "tests/data/gpu/sparse-gmm"
@@ -37,7 +37,8 @@ def timed(words: tuple[str, ...]) -> tuple[float, float]:
         subprocess.CalledProcessError: it failed.
     """
     before, began = os.times(), time.perf_counter()
-    subprocess.run([sys.executable, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, *words]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=environment())
     wall, after = time.perf_counter() - began, os.times()
     cpu = after.children_user + after.children_system
     return wall, cpu - before.children_user - before.children_system

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from builders import big_xspace  # noqa: E402
-from machine import machine  # noqa: E402
+from machine import environment, machine  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
 ASKED = ("-m", "moeprof", "analyze", "--only", "breakdown", "--json")
@@ -99,7 +99,7 @@ def run_once(command: list[str], *, kills: bool) -> tuple[int, int, int, str]:
     """
     start = time.perf_counter_ns()
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdout=said, stderr=errors)
+        process = subprocess.Popen(command, stdout=said, stderr=errors, env=environment())
         most, seen = 0, 0
         used_ns: dict[int, int] = {}
         while process.poll() is None:

@@ -20,6 +20,7 @@ from moeprof.cli.progress import working
 from moeprof.cli.selection import (
     RunPath,
     check_ways,
+    keeps_answers,
     names_hardware,
     names_parts,
     reads_hosts,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 @names_hardware
 @selects
 @reads_hosts
+@keeps_answers
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -70,6 +72,7 @@ def command(
     scheduler: str,
     workers: int | None,
     by_host: bool | None,
+    is_kept: bool,
 ) -> None:
     """Where the step of a captured run goes.
 
@@ -104,7 +107,9 @@ def command(
         _require_one(only, as_json=as_json)
     read = [newest(run, session, runs) for run in runs]
     ways = Ways(by_host, scheduler, workers)
-    document = read_hosts(read, only, session, hosts, hardware, names, ways, is_drawn=as_json)
+    document = read_hosts(
+        read, only, session, hosts, hardware, names, ways, is_drawn=as_json, is_kept=is_kept
+    )
     lacking = said_of_hosts(document, only)
     if as_json:
         with working("writing JSON"):

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli import kept
 from moeprof.cli.progress import working
+from moeprof.units import format_bytes
 
 if TYPE_CHECKING:
     from moeprof.recording.probe import Finding
@@ -59,6 +61,7 @@ def command(as_json: bool) -> None:
         checks = [
             *python_checks(),
             *reader_checks(),
+            kept_check(),
             *jax_checks(),
             *optional_checks(),
             *capture_checks(os.environ),
@@ -79,6 +82,15 @@ def as_text(checks: list[Check]) -> list[str]:
         if check.advice is not None:
             lines += _wrapped(check.advice, " " * indent + "→ ", indent + 2)
     return lines
+
+
+def kept_check() -> Check:
+    """Where answers are kept for a second look, and how much that is."""
+    place = kept.folder()
+    if place is None:
+        return Check("answers kept", ABSENT, f"none: {kept.VARIABLE}=off")
+    count, size = kept.kept()
+    return Check("answers kept", OK, f"{count:,} in {place}, {format_bytes(size)}")
 
 
 def _wrapped(text: str, start: str, indent: int) -> list[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, newest, read_document, said_of_damage
+from moeprof.cli.kept import answered
 from moeprof.cli.output import refuse_other_than_a_page
 from moeprof.cli.progress import working
-from moeprof.cli.selection import RunPath, names_hardware, names_parts, selects
+from moeprof.cli.selection import RunPath, keeps_answers, names_hardware, names_parts, selects
 
 if TYPE_CHECKING:
     from moeprof.tables.name_rule import NameRules
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @names_parts
 @names_hardware
 @selects
+@keeps_answers
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -37,6 +39,7 @@ def command(
     hosts: tuple[str, ...],
     hardware: str,
     names: NameRules | None,
+    is_kept: bool,
 ) -> None:
     """Write one self-contained HTML page about one or more runs.
 
@@ -49,25 +52,43 @@ def command(
 
         moeprof report runs/dense-cf1.25 runs/sparse-gmm -o strategies.html
     """
-    from moeprof.reports.run.page import write_page
+    from moeprof.reports.parts.templating import write
 
     runs = tuple(newest(run, session, runs) for run in runs)
     path = out or _default_path(runs)
     refuse_other_than_a_page(path, "--out", runs)
-    documents = [
-        read_document(
-            run, (), session, hosts, hardware, names, is_drawn=len(runs) == 1, as_named=True
-        )
-        for run in runs
-    ]
-    with working("writing the page"):
-        write_page(documents, path)
+    asked = (session, hosts, hardware, names)
+    made = answered(runs, ("report", asked), lambda: _page(runs, *asked), is_kept=is_kept)
+    write(made["page"], path, "-o")
     click.echo(path)
-    damage = [said for document in documents if (said := said_of_damage(document))]
+    damage = made["damage"]
     for said in damage:
         click.echo(f"moeprof: {said}. The page says more", err=True)
     if damage:
         ctx.exit(EXIT_PARTIAL)
+
+
+class _Made(TypedDict):
+    """The page, and for each run with damage a line that says what it is."""
+
+    page: str
+    damage: list[str]
+
+
+def _page(
+    runs: tuple[Path | str, ...],
+    session: str | None,
+    hosts: tuple[str, ...],
+    hardware: str,
+    names: NameRules | None,
+) -> _Made:
+    from moeprof.reports.run.page import render
+
+    asked, is_drawn = (session, hosts, hardware, names), len(runs) == 1
+    documents = [read_document(r, (), *asked, is_drawn=is_drawn, as_named=True) for r in runs]
+    with working("drawing the page"):
+        page = render(documents)
+    return {"page": page, "damage": list(filter(None, map(said_of_damage, documents)))}
 
 
 def _default_path(runs: tuple[Path | str, ...]) -> Path:

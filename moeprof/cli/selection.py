@@ -99,6 +99,19 @@ def check_ways(by_host: bool | None, scheduler: str, workers: int | None) -> Non
         )
 
 
+def keeps_answers(command: _Function) -> _Function:
+    """Add ``--no-cache``; whether answers may be kept and used again arrives as ``is_kept``."""
+    return click.option(
+        "--no-cache",
+        "is_kept",
+        is_flag=True,
+        flag_value=False,
+        default=True,
+        help="Read the run anew. Default: answers to the same question about the same files are "
+        "kept in the user's cache directory, 256 MiB at most; MOEPROF_CACHE=off keeps none.",
+    )(command)
+
+
 def names_hardware(command: _Function) -> _Function:
     """Add ``--hardware``; it arrives as ``hardware``, empty where it is not given."""
     return click.option(

@@ -72,6 +72,7 @@ Columns Read(const uint8_t* data, const Plane& plane, bool skips, int threads) {
   for (auto& column : columns.numbers) numbers.push_back(column.data());
   for (auto& column : columns.texts) texts.push_back(column.data());
   const Request request{0,
+                        0,
                         kColumns,
                         kColumns,
                         number_of_stat.data(),

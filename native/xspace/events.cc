@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "xspace/event_decoder.h"
+#include "xspace/pages.h"
 #include "xspace/workers.h"
 
 namespace moeprof::xspace {
@@ -102,6 +103,7 @@ EventsResult ReadEvents(const uint8_t* data, const Plane& plane, const Request& 
     std::unique_ptr<EventDecoder>& decoder = decoders[static_cast<size_t>(worker)];
     if (!decoder) decoder = std::make_unique<EventDecoder>(data, plane, request);
     decoder->Decode(&chunks[at]);
+    if (request.is_mapped) GiveBack(data, chunks[at].span);
   });
   NoteColumns(chunks, request);
   EventsResult result;

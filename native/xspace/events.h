@@ -20,6 +20,7 @@ constexpr int64_t kAbsent = INT64_MIN;
 // event of the lines that are not skipped.
 struct Request {
   int64_t plane;
+  int64_t is_mapped;  // whether the bytes are a map of a file, whose pages may be given back
   int64_t numbers_count;
   int64_t texts_count;
   const int32_t* number_of_stat;  // by place of the stat's name: the column, -1 for none

@@ -2,9 +2,11 @@
 
 import gzip
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from builders.big_xspace import cpu_profile
 from builders.cpu_run import cpu_file, verdicts, write
 from builders.xspace import Plane, line, xspace
 from hypothesis import HealthCheck, example, given, settings
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from moeprof.errors import TraceError
 from moeprof.ingest import open_run
+from moeprof.ingest.xspace.open_space import open_space
 from moeprof.tables.trace import Trace
 
 
@@ -177,3 +180,32 @@ def test_a_damaged_record_of_capture_leaves_the_profile_and_a_warning(tmp_path):
     assert len(trace.events) == 18
     (check,) = (c for c in trace.trust if "meta.json is not JSON" in c.detail)
     assert check.verdict == "warn"
+
+
+def _resident_bytes(file: Path) -> int:
+    """How much of this process's memory is the file's, as the system counts it."""
+    found = 0
+    is_it = False
+    for entry in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in entry.split(" ", 1)[0]:
+            is_it = entry.endswith(str(file))
+        elif is_it and entry.startswith("Rss:"):
+            found += int(entry.split()[1]) * 1024
+    return found
+
+
+def test_a_file_that_was_read_through_takes_no_memory_and_reads_the_same_again(tmp_path):
+    file = tmp_path / "host.xplane.pb"
+    file.write_bytes(cpu_profile(devices=4, steps=40, ops=303))
+    size = file.stat().st_size
+    assert size > 5_000_000
+
+    def starts(space):
+        host = next(plane for plane in space.head.planes if plane.name == "/host:CPU")
+        return space.events(host, texts=("hlo_op",)).start_ns
+
+    with closing(open_space(file)) as mapped, closing(open_space(file.read_bytes())) as held:
+        first = starts(mapped)
+        assert _resident_bytes(file) < size / 4
+        for again in (starts(mapped), starts(held), starts(held)):
+            assert again.tolist() == first.tolist()

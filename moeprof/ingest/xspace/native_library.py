@@ -80,6 +80,7 @@ class Request(ctypes.Structure):
 
     _fields_ = (
         ("plane", _INT64),
+        ("is_mapped", _INT64),
         ("numbers_count", _INT64),
         ("texts_count", _INT64),
         ("number_of_stat", _POINTER),
@@ -193,8 +194,11 @@ class EventBuffers:
         self._skipped = np.zeros(len(plane.event_names), np.int64)
         self.damaged_of_line = np.zeros(len(plane.lines), np.int64)
 
-    def request(self, plane: int, stat_names: Sequence[str]) -> Request:
-        """What the library is told; `self` must outlive its use. ``stat_names`` are by place."""
+    def request(self, plane: int, stat_names: Sequence[str], *, is_mapped: bool) -> Request:
+        """What the library is told; `self` must outlive its use. ``stat_names`` are by place.
+
+        ``is_mapped`` says that the bytes are a map of a file, whose pages may be given back.
+        """
         self._columns_of_stats = (
             _column_of_stat(stat_names, list(self._numbers)),
             _column_of_stat(stat_names, list(self._texts)),
@@ -202,6 +206,7 @@ class EventBuffers:
         self._addresses = _addresses(self._numbers.values()), _addresses(self._texts.values())
         return Request(
             plane=plane,
+            is_mapped=is_mapped,
             numbers_count=len(self._numbers),
             texts_count=len(self._texts),
             number_of_stat=self._columns_of_stats[0].ctypes.data,

@@ -77,6 +77,8 @@ class NativeSpace:
         self._free = weakref.finalize(self, self._library.MoeprofXspaceClose, handle)
         tables = self._take(self._library.MoeprofXspaceHeads(handle), _HEADS)
         self.head, self._parts, damage = read_heads(data, tables)
+        self._is_mapped = isinstance(data, mmap.mmap)
+        self._give_back()
         self._log = DamageLog(self.head)
         self._log.add("heads", damage.count, damage.first)
 
@@ -91,19 +93,23 @@ class NativeSpace:
     ) -> EventColumns:
         """See `space.Space.events`."""
         buffers = EventBuffers(plane, numbers, texts, skip_names, skip_lines)
-        request = buffers.request(plane.index, self._parts[plane.index].stat_names)
+        names = self._parts[plane.index].stat_names
+        request = buffers.request(plane.index, names, is_mapped=self._is_mapped)
         answer = self._library.MoeprofXspaceEvents(
             self._handle(), ctypes.byref(request), self._threads
         )
         tables = self._take(answer, (Table.COUNTS, Table.STRINGS, Table.DAMAGE))
-        if isinstance(self._data, mmap.mmap):  # its pages would count as ours until it is closed
-            self._data.madvise(mmap.MADV_DONTNEED)
         listed = [(row[0], place_of(row)) for row in tables[Table.DAMAGE].tolist()]
         for line in np.flatnonzero(buffers.damaged_of_line).tolist():
             first = [place for at, place in listed if at == line]
             self._log.add((plane.index, line), int(buffers.damaged_of_line[line]), first)
         ((kept, damaged),) = tables[Table.COUNTS].tolist()
         return buffers.columns(kept, damaged, cut(self._data, tables[Table.STRINGS]))
+
+    def _give_back(self) -> None:
+        """Pages of a file count as this process's memory until its map is closed."""
+        if isinstance(self._data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            self._data.madvise(mmap.MADV_DONTNEED)
 
     def name_stats(self, plane: PlaneHead, name: int) -> dict[str, StatValue]:
         """See `space.Space.name_stats`."""

@@ -1,0 +1,278 @@
+"""Answers of a run that was read before, kept in the user's cache directory.
+
+A run is looked at again and again, and what is shown of it is a thousandth of it: answers and pages
+are kept, not its columns (docs/why/answers-are-kept.md). One is found by everything that it was
+made from: every file of the run by size, times and the bytes of both its ends, the options, the
+variables and the very files of moeprof. What is damaged, or where others may write, is not used;
+nothing is ever written beside the input. ``--no-cache`` and ``MOEPROF_CACHE=off`` neither read nor
+keep answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar, cast
+
+Value = TypeVar("Value")
+
+VARIABLE = "MOEPROF_CACHE"
+_OFF = "off"
+_ENDING = ".answers"
+_HEAD = b"moeprof.kept/1 "
+_END_BYTES = 1 << 16
+"""How much of both ends of a file is looked at: what changes a file and neither its times, its
+size nor these bytes is no accident."""
+_MOST_FILES = 1024
+"""A folder with more files is read anew: looking at all of them takes as long."""
+_MOST_BYTES = 256 << 20
+_LARGEST_BYTES = 32 << 20
+_WRITTEN = (".html",)
+"""Endings of what moeprof writes into a run folder and never reads."""
+_STRAY_S = 3600
+"""After so long a file that was begun and not ended is of no process that still writes."""
+
+
+def answered(
+    runs: Sequence[Path | str], options: object, make: Callable[[], Value], *, is_kept: bool
+) -> Value:
+    """The answer about `runs` that was kept, else the one that `make` gives, which is kept.
+
+    Args:
+        runs: the paths that were given.
+        options: all else that `make` depends on; its ``repr`` tells two of them apart.
+        make: reads the run and answers by a plain value, as JSON has them.
+        is_kept: whether an answer may be kept and used again.
+    """
+    key = key_of(runs, options) if is_kept else None
+    if key is None:
+        return make()
+    found = find(key)
+    if found is not None:
+        return cast("Value", found)
+    value = make()
+    if key_of(runs, options) == key:  # nothing of the run was written meanwhile
+        keep(key, value)
+    return value
+
+
+def folder() -> Path | None:
+    """Where answers are kept, there or not; None where they are not to be kept."""
+    asked = os.environ.get(VARIABLE, "")
+    if asked == _OFF:
+        return None
+    if asked:
+        return Path(asked)
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "moeprof"
+    home = os.path.expanduser("~")
+    return Path(home) / ".cache" / "moeprof" if os.path.isabs(home) else None
+
+
+def find(key: str) -> object:
+    """The answer that was kept under a key; None where there is none, or a damaged one."""
+    place = folder()
+    if place is None or not _is_own(place):
+        return None
+    file = place / f"{key}{_ENDING}"
+    try:
+        head, _, packed = file.read_bytes().partition(b"\n")
+        text = zlib.decompress(packed)
+        if head != _HEAD + hashlib.sha256(text).hexdigest().encode():
+            return None
+        found = json.loads(text)
+        os.utime(file)  # what is used last is given up last
+    except (OSError, zlib.error, ValueError):
+        return None
+    return cast("object", found)
+
+
+def keep(key: str, value: object) -> None:
+    """Keep an answer, and give up those that were not used for longest where they are too many.
+
+    Where they cannot be kept, nothing happens: they are only looked up to save time.
+    """
+    place = folder()
+    if place is None:
+        return
+    with contextlib.suppress(OSError, ValueError):  # ValueError: no answer that can be shown
+        text = json.dumps(value, allow_nan=False).encode()
+        entry = _HEAD + hashlib.sha256(text).hexdigest().encode() + b"\n" + zlib.compress(text, 1)
+        if len(entry) > _LARGEST_BYTES:
+            return
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_own(place):
+            return
+        handle, name = tempfile.mkstemp(dir=place)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(entry)
+            os.replace(name, place / f"{key}{_ENDING}")
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+        _give_up(place)
+
+
+def kept() -> tuple[int, int]:
+    """How many answers are kept, and their bytes."""
+    place = folder()
+    sizes = [each.stat().st_size for each in _entries(place)] if place is not None else []
+    return len(sizes), sum(sizes)
+
+
+def key_of(runs: Sequence[Path | str], options: object) -> str | None:
+    """What tells apart everything that an answer about `runs` is made from.
+
+    None where not all of it can be looked at: a run in a store, one with very many files, files
+    that come and go.
+    """
+    if any(isinstance(run, str) for run in runs):
+        return None
+    told = hashlib.sha256()
+    left = _MOST_FILES
+    try:
+        for text in (_program(), _variables(), repr(options)):
+            told.update(f"{text}\0".encode("utf-8", "surrogateescape"))
+        for run in cast("Sequence[Path]", runs):
+            told.update(f"{run}\0{os.path.realpath(run)}\0".encode("utf-8", "surrogateescape"))
+            for facts in _surroundings(run):
+                left -= 1
+                if left < 0:
+                    return None
+                told.update(facts)
+    except OSError:
+        return None
+    return told.hexdigest()
+
+
+def _program() -> str:
+    """This very moeprof and what it computes with: a changed file of it answers anew."""
+    import moeprof
+
+    places = [Path(place) for place in moeprof.__path__]  # native libraries may lie apart
+    files = sorted(
+        f"{path}:{seen.st_size}:{seen.st_mtime_ns}"
+        for place in places
+        for path, seen in (_files(place) if place.is_dir() else ())
+        if not stat.S_ISDIR(seen.st_mode)
+    )
+    numbers = [importlib.metadata.version(name) for name in ("numpy", "pandas")]
+    return " ".join([sys.version, sys.prefix, *numbers, *files])
+
+
+def _variables() -> str:
+    return repr(sorted((n, v) for n, v in os.environ.items() if n.startswith("MOEPROF_")))
+
+
+def _surroundings(run: Path) -> Iterator[bytes]:
+    """A line for each file that reading `run` may look at."""
+    above = Path(os.path.abspath(run))
+    yield from map(_line, _recorded_again(above))
+    for place in dict.fromkeys((run, *_run_folders(run))):
+        if place.is_dir():
+            yield from sorted(
+                _line(each) for each in _files(place) if not each[0].endswith(_WRITTEN)
+            )
+        else:
+            yield _line((str(place), place.stat()))
+
+
+def _run_folders(run: Path) -> list[Path]:
+    """The run folders that a profile, a session or a folder of sessions may stand in."""
+    found = []
+    for place in (Path(os.path.abspath(run)), Path(os.path.realpath(run))):
+        parts = place.parts
+        for at in range(len(parts) - 1, 1, -1):
+            if parts[at] == "plugins" or parts[at - 1 : at + 1] == ("plugins", "profile"):
+                found.append(Path(*parts[: at if parts[at] == "plugins" else at - 1]))
+    return [place for place in dict.fromkeys(found) if place.is_dir()]
+
+
+def _recorded_again(run: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Folders beside it that may be further recordings of it."""
+    with os.scandir(run.parent) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            if entry.name.startswith(f"{run.name}-"):
+                yield entry.path, entry.stat()
+
+
+def _files(place: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Every file below a folder, and the folders, behind links too."""
+    seen: set[tuple[int, int]] = set()
+    folders = [str(place)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name == "__pycache__":  # of our own files
+                    continue
+                found = entry.stat()
+                if entry.is_dir():
+                    if (found.st_dev, found.st_ino) in seen:
+                        continue
+                    seen.add((found.st_dev, found.st_ino))
+                    folders.append(entry.path)
+                yield entry.path, found
+
+
+def _line(known: tuple[str, os.stat_result]) -> bytes:
+    """A file by its place, size, times, and the bytes of both ends."""
+    path, seen = known
+    is_file = stat.S_ISREG(seen.st_mode)
+    facts = [seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino] if is_file else []
+    line = f"{path}\0{facts}\0".encode("utf-8", "surrogateescape")
+    if not is_file:
+        return line
+    told = hashlib.sha256()
+    with open(path, "rb") as file:
+        told.update(file.read(_END_BYTES))
+        file.seek(max(seen.st_size - _END_BYTES, 0))
+        told.update(file.read(_END_BYTES))
+    return line + told.digest()
+
+
+def _is_own(place: Path) -> bool:
+    """Whether a folder is this user's, and no other may write into it."""
+    try:
+        seen = os.stat(place)
+    except OSError:
+        return False
+    return seen.st_uid == os.getuid() and not seen.st_mode & 0o022
+
+
+def _entries(place: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(place) as entries:
+            return [each for each in entries if each.name.endswith(_ENDING)]
+    except OSError:
+        return []
+
+
+def _give_up(place: Path) -> None:
+    """Remove what was used longest ago until the rest has room, and what was begun long ago."""
+    found = sorted(((each.stat(), each.path) for each in _entries(place)), key=_used)
+    total = sum(seen.st_size for seen, _ in found)
+    for seen, path in found[:-1]:
+        if total <= _MOST_BYTES:
+            break
+        os.unlink(path)
+        total -= seen.st_size
+    newest = found[-1][0].st_mtime if found else 0
+    for stray in place.glob("tmp*"):
+        if stray.stat().st_mtime < newest - _STRAY_S:
+            stray.unlink()
+
+
+def _used(known: tuple[os.stat_result, str]) -> int:
+    return known[0].st_mtime_ns
