@@ -134,9 +134,6 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
             record.calls = read_calls(events)
             record.called = host_calls(events, runs)
             record.executed = executed(events)
-            record.executed = record.executed.pandas()  # bridge
-            calls = record.called.calls.pandas()  # bridge
-            record.called = replace(record.called, calls=calls)  # bridge
     for plane, device in devices:
         if device is not None:
             read_gpu_work(space, plane, device, runs, zero_ns, record)

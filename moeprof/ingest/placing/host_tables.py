@@ -101,14 +101,11 @@ def host_tables(
     """
     ops = Table.of(ops)
     record = near_the_work(host.record)
-    record.work = [Table.of(p).pandas() for p in record.work]  # bridge
     record.waits = [Table.of(p).pandas() for p in record.waits]  # bridge
     host = replace(host, record=record)
-    ordered = _in_order(record.take_work())
-    ordered = ordered.pandas()  # type: ignore[assignment]  # bridge
-    once, repeats = without_repeats(ordered, _single_launches(record))
+    work, repeats = without_repeats(_in_order(record.take_work()), _single_launches(record))
     record.drop(REPEATED, repeats)
-    work, not_serial = repaired(Table.of(once), record.labels)
+    work, not_serial = repaired(work, record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, programs, record.labels)
     work, endless = endless_pieces(work, ops["opcode"], record.labels, not_serial)
     work, notes = with_recurring_runs(work, ops, host.programs)
@@ -146,7 +143,7 @@ def host_tables(
         work = work.assign(run_id=_run_ids(work["run_id"], is_work, rows, number))
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
     work = work.assign(step=step, self_ns=self_ns)
-    silent = silent_devices(_executed(record), work, lost)
+    silent = silent_devices(record.executed, work, lost)
     if lost.excluded:
         record.drop(OF_EXCLUDED, int(is_out.sum()))
         work = work[~is_out]
@@ -168,7 +165,7 @@ def _steps(
     number: Int64s,
 ) -> tuple[Cut, LostLaunches]:
     """The steps of a host, of those devices whose launches have their work."""
-    record, executed, lost = host.record, _executed(host.record), NOTHING_LOST
+    record, lost = host.record, NOTHING_LOST
     while True:
         whole = known[~_is_of(known["device"], lost.excluded)]
         cut = cut_steps(
@@ -183,14 +180,10 @@ def _steps(
         step_of = {run: step.step for step in cut.steps for run in step.runs}
         by_execution = _steps_of_executions(rows, step_of, lost.excluded)
         step = by_execution[number] if len(number) else np.zeros(0, np.int64)
-        found = lost_launches(record.called, work, step, cut.steps, lost.excluded, executed)
+        found = lost_launches(record.called, work, step, cut.steps, lost.excluded, record.executed)
         if found.excluded == lost.excluded:
             return cut._replace(steps=without_lost(cut.steps, found)), found
         lost = found
-
-
-def _executed(record: Record) -> Table | None:
-    return None if record.executed is None else Table.of(record.executed)
 
 
 def _is_of(device: Int64s, devices: frozenset[int]) -> Flags:
@@ -201,14 +194,13 @@ def _single_launches(record: Record) -> Int64s:
     """Correlation ids of the host's calls that bring one piece of work: no replays of graphs."""
     if record.called is None or not len(record.called.calls):
         return np.zeros(0, np.int64)
-    calls = Table.of(record.called.calls)
+    calls = record.called.calls
     ids: Int64s = calls["correlation_id"][~calls["is_replay"]]
     return ids
 
 
-def _in_order(given: Sequence[Given]) -> Table:
+def _in_order(parts: Sequence[Table]) -> Table:
     """All work by device and start, the longest first of those that start at once."""
-    parts = [Table.of(part) for part in given]
     columns = {
         name: joined([part[name] for part in parts] or [np.zeros(0, np.int64)]) for name in COLUMNS
     }
