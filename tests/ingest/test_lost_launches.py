@@ -95,6 +95,17 @@ def test_a_device_without_any_kernel_is_missed(tmp_path):
     assert headline(breakdown(trace), "op_time") == 400
 
 
+def test_where_no_launch_shares_an_id_with_any_work_none_is_compared(tmp_path, monkeypatch):
+    threads = [gpu.thread(device, 4, OPS) for device in (0, 1)]
+    monkeypatch.setattr(gpu, "number", lambda d, step, place: 10**6 * (d + 1) + 100 * step + place)
+    work = [gpu.kernels(device, 4, OPS, lambda *_: True) for device in (0, 1)]
+    planes = [Plane(f"/device:GPU:{d}", (line(gpu.STREAM, *mine),)) for d, mine in enumerate(work)]
+    data = xspace(metadata(p7=gpu.program(OPS)), *planes, host(gpu.main_thread(4), *threads))
+    trace = opened(tmp_path, data)
+    assert law(trace, "launches").verdict == "unchecked"
+    assert len(trace.events) == 40
+
+
 def test_devices_are_missed_by_their_executions_alone(tmp_path):
     work = [gpu.kernels(device, 4, OPS, lambda *_: True) for device in (1, 3)]
     planes = [Plane(f"/device:GPU:{d}") for d in (0, 2)]

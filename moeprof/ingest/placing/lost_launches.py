@@ -24,7 +24,7 @@ from moeprof.columns.grouping import (
     spread,
     unique_rows,
 )
-from moeprof.columns.table import Given, Table, stacked
+from moeprof.columns.table import Table, stacked
 from moeprof.ingest.placing.lost_pieces import partial_replays
 from moeprof.ingest.placing.step import Step
 from moeprof.ingest.planes.record import HostCalls
@@ -136,7 +136,7 @@ def _reason(devices: Sequence[int]) -> str:
 
 def _all_there(called: HostCalls, work: Table) -> LostLaunches | None:
     """The answer where each call has its work, as in most captures; else None."""
-    calls = Table.of(called.calls)
+    calls = called.calls
     ids = calls["correlation_id"]
     first = grouped(work, "correlation_id").first
     known = work["correlation_id"][first]
@@ -179,7 +179,7 @@ def _compared(called: HostCalls, work: Table, step_of_piece: Int64s) -> Table:
     no other brought work: the profiler then records none, or the host made them itself. Those that
     brought none have -1 as their step and time.
     """
-    calls, brought = Table.of(called.calls), _brought(work, step_of_piece)
+    calls, brought = called.calls, _brought(work, step_of_piece)
     place = places_in(calls, brought, "correlation_id")
     has_work = place >= 0
     on, step, ns = (np.append(brought[name], -1)[place] for name in ("on", "step", "ns"))
@@ -393,6 +393,6 @@ def silent_devices(executed: Table | None, work: Table, lost: LostLaunches) -> t
     return known + (UNKNOWN,) * max(more, 0)
 
 
-def compares_devices(executed: Given | None, lost: LostLaunches) -> bool:
+def compares_devices(executed: Table | None, lost: LostLaunches) -> bool:
     """Whether the host's record tells which devices ran something."""
     return bool(lost.devices) or (executed is not None and len(executed) > 0)
