@@ -138,7 +138,7 @@ def _of_intervals(trace: Trace, used: pd.DataFrame) -> tuple[Metric, ...]:
         for part in PARTS[4:]
         if not known or mean["interval"]
     ]
-    causes = idle_between(trace)["cause"]
+    causes = idle_between(trace).pandas()["cause"]
     return (
         Metric("interval_mean", _plain(mean["interval"]), "ns"),
         Metric("interval_min", _plain(used["interval_ns"].min()), "ns"),
@@ -213,7 +213,7 @@ def _notes_on_intervals(trace: Trace, used: pd.DataFrame) -> list[str]:
             f"{format_count(unknown)} interval{'s are' if unknown > 1 else ' is'} not known: the "
             "next step is left out or its number is missing"
         )
-    idle = idle_between(trace)
+    idle = idle_between(trace).pandas()  # bridge
     if len(idle):
         each = zip(idle["cause"].tolist(), idle["per_interval_ns"].tolist(), strict=True)
         told = ", ".join(f"{cause} {format_ns(ns)}" for cause, ns in each)
