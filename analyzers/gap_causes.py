@@ -19,12 +19,14 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.account import account_of, intervals_of
 from moeprof.analyzers.activity.gaps import gaps_between
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, sure_names
+from moeprof.columns.coded import Flags
+from moeprof.columns.grouping import grouped, places_in
+from moeprof.columns.table import Given, Table, isin
 from moeprof.tables.host_side import (
     ANNOTATION,
     CALLBACK,
@@ -64,42 +66,44 @@ _WITHIN = (CALLBACK, RENDEZVOUS)
 """Kinds that hold up the thread which launches an execution that has begun."""
 ENOUGH = 0.5
 """Share of the time until the launch that a kind must fill to be its cause: more than all else."""
-_TO_HOST = r"D2H|DtoH|DeviceToHost|CopyDeviceToHost"
+_TO_HOST = re.compile(r"D2H|DtoH|DeviceToHost|CopyDeviceToHost")
 
 
-def is_copy_to_host(events: pd.DataFrame) -> np.ndarray:
+def is_copy_to_host(events: Given) -> Flags:
     """Whether each of `events` is a copy that the host has to wait for."""
-    names = events["name"].cat
-    is_named = np.append(names.categories.str.contains(_TO_HOST, regex=True), False).astype(bool)
-    flags: np.ndarray = events["kind"].eq("copy").to_numpy() & is_named[names.codes.to_numpy()]
-    return flags
+    events = Table.of(events)
+    found: Flags = (events["kind"] == "copy") & events["name"].that(_TO_HOST.search)
+    return found
 
 
-def same_execution(events: pd.DataFrame, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def same_execution(events: Given, one: Int64s, other: Int64s) -> Flags:
     """Whether pieces at places `one` and `other` of `events` are of one execution.
 
     By the run id; a copy may name no program.
     """
-    runs, modules = events["run_id"].to_numpy(), events["module"].to_numpy()
+    events = Table.of(events)
+    runs, modules = events["run_id"], events["module"]
     is_one_program = modules[one] == modules[other]
     is_one_program |= (modules[one] == -1) | (modules[other] == -1)
-    same: np.ndarray = is_one_program & (runs[one] == runs[other]) & (runs[one] != -1)
+    same: Flags = is_one_program & (runs[one] == runs[other]) & (runs[one] != -1)
     return same
 
 
-def with_causes(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+def with_causes(trace: Trace, gaps: Given) -> Table:
     """`gaps` (of `GAPS`) with cause, and late_ns: from running dry to the launch, NaN if in time.
 
     Without a launch the whole gap is compared with what the host did.
     """
+    gaps = Table.of(gaps)
+    before, after = gaps["before"], gaps["after"]
     is_comparable = has_host_time(trace, gaps)
-    launch = launch_times(trace, np.where(is_comparable, gaps["after"].to_numpy(), -1))
-    start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
-    is_known = launch["start_ns"].notna().to_numpy()
+    launch = launch_times(trace, np.where(is_comparable, after, -1))
+    start, end = gaps["start_ns"], gaps["end_ns"]
+    is_known = ~np.isnan(launch["start_ns"])
     # a call that began and ended after the device's start is of another clock: the gap bounds it
-    began = np.minimum(launch["start_ns"].fillna(0).to_numpy(), end).astype(np.int64)
+    began = np.minimum(np.nan_to_num(launch["start_ns"]), end).astype(np.int64)
     is_late = is_known & (began > start)
-    is_in_call = is_known & ~is_late & (launch["end_ns"].fillna(0).to_numpy() > start)
+    is_in_call = is_known & ~is_late & (np.nan_to_num(launch["end_ns"]) > start)
     until = np.where(is_late, began, np.where(is_known, start, end))
     within = _is_within(trace, gaps)
     found = np.full(len(gaps), UNKNOWN, dtype=object)
@@ -107,115 +111,113 @@ def with_causes(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
     found[_is_same_graph(trace, gaps)] = GRAPH
     found[is_in_call] = CALL
     found[is_late] = LATE
-    is_edge = gaps["after"].lt(0).to_numpy() | (gaps["before"].lt(0).to_numpy() & ~is_late)
+    is_edge = (after < 0) | ((before < 0) & ~is_late)
     found[is_edge] = EDGE
     for kind in reversed(HOST_CAUSES):
         share = _share_of(trace, kind, gaps["host"], start, until)
         may_be = (~within | (kind in _WITHIN)) & is_comparable
         found[(share >= ENOUGH) & may_be & (is_late | ~is_known) & ~is_edge] = HOST_CAUSES[kind]
-    before = gaps["before"].to_numpy()
-    copied = is_copy_to_host(trace.events.iloc[np.maximum(before, 0)]) & (before >= 0)
+    copied = is_copy_to_host(trace.table("events")[np.maximum(before, 0)]) & (before >= 0)
     found[copied & within & (is_late | ~is_known)] = COPY_TO_HOST
-    late = np.where(is_late, began - start, np.nan)
-    return gaps.assign(cause=pd.Series(found, index=gaps.index, dtype="str"), late_ns=late)
+    return gaps.assign(cause=found, late_ns=np.where(is_late, began - start, np.nan))
 
 
-def has_host_time(trace: Trace, gaps: pd.DataFrame) -> np.ndarray:
+def has_host_time(trace: Trace, gaps: Table) -> Flags:
     """Whether each of `gaps`, which devices stamp, can be compared with stamps of its host."""
-    flags: np.ndarray = ~gaps["host"].isin(trace.meta.clocks_apart).to_numpy()
-    return flags
+    return ~isin(gaps["host"], trace.meta.clocks_apart)
 
 
 def _share_of(
-    trace: Trace, kind: str, hosts: pd.Series, start: Int64s, until: Int64s
+    trace: Trace, kind: str, hosts: np.ndarray, start: Int64s, until: Int64s
 ) -> np.ndarray:
     """Share of each span that events of a kind on its host fill, whatever the thread."""
     shares = np.zeros(len(start))
-    events = trace.host_events[trace.host_events["kind"].eq(kind)]
-    for host, mine in events.groupby("host", observed=True):
-        is_mine = hosts.eq(str(host)).to_numpy() & (until > start)
-        begins = mine["start_ns"].to_numpy()
-        filled = cover(begins, begins + mine["duration_ns"].to_numpy())
+    events = trace.table("host_events")
+    events = events[events["kind"] == kind]
+    for own in grouped(events, "host").rows():
+        is_mine = (hosts == events["host"][own[0]]) & (until > start)
+        begins = events["start_ns"][own]
+        filled = cover(begins, begins + events["duration_ns"][own])
         inside = filled.until(until[is_mine]) - filled.until(start[is_mine])
         shares[is_mine] = inside / (until - start)[is_mine]
     return shares
 
 
-def _is_within(trace: Trace, gaps: pd.DataFrame) -> np.ndarray:
+def _is_within(trace: Trace, gaps: Table) -> Flags:
     """Whether the work on both sides of each gap is of one execution."""
-    same: np.ndarray = (gaps["before"].ge(0) & gaps["after"].ge(0)).to_numpy()
-    before, after = (np.maximum(gaps[side].to_numpy(), 0) for side in ("before", "after"))
-    return same & same_execution(trace.events, before, after) if len(trace.events) else same
+    before, after = gaps["before"], gaps["after"]
+    same: Flags = (before >= 0) & (after >= 0)
+    events = trace.table("events")
+    if not len(events):
+        return same
+    return same & same_execution(events, np.maximum(before, 0), np.maximum(after, 0))
 
 
-def _is_same_graph(trace: Trace, gaps: pd.DataFrame) -> np.ndarray:
+def _is_same_graph(trace: Trace, gaps: Table) -> Flags:
     """Whether one launch brought the work on both sides of each gap."""
-    if trace.events.empty:
+    ids = trace.table("events")["correlation_id"]
+    if not len(ids):
         return np.zeros(len(gaps), dtype=bool)
-    ids = trace.events["correlation_id"].to_numpy()
-    before, after = (gaps[side].to_numpy() for side in ("before", "after"))
+    before, after = gaps["before"], gaps["after"]
     is_between = (before >= 0) & (after >= 0) & (ids[after] != -1)
-    found: np.ndarray = is_between & (ids[before] == ids[after])
+    found: Flags = is_between & (ids[before] == ids[after])
     return found
 
 
-def told(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+def told(trace: Trace, gaps: Given) -> Table:
     """`gaps` (rows of `GAPS`) with their length and, of the long ones, the cause.
 
     ``is_long``: it can be told from the cost of a launch. ``component`` is the part of the step
     that ran next; it and ``cause`` are empty for short gaps. ``late_ns`` is the time from running
     dry to the launch, NaN in time or for short gaps.
     """
+    gaps = Table.of(gaps)
     length = gaps["end_ns"] - gaps["start_ns"]
-    found = gaps.assign(
-        length_ns=length, is_long=length > SHORT_NS, cause="", component="", late_ns=np.nan
-    ).astype({"cause": "str", "component": "str"})
-    is_long = found["is_long"]
+    is_long = length > SHORT_NS
+    cause, component = (np.full(len(gaps), "", dtype=object) for _ in range(2))
+    late = np.full(len(gaps), np.nan)
     if is_long.any():
         caused = with_causes(trace, gaps[is_long])
-        found.loc[is_long, "cause"] = caused["cause"]
-        found.loc[is_long, "late_ns"] = caused["late_ns"]
-        found.loc[is_long, "component"] = _components(trace, caused["after"].to_numpy())
-    return found
+        cause[is_long], late[is_long] = caused["cause"], caused["late_ns"]
+        component[is_long] = _components(trace, caused["after"])
+    return gaps.assign(
+        length_ns=length, is_long=is_long, cause=cause, component=component, late_ns=late
+    )
 
 
 def _components(trace: Trace, rows: Int64s) -> np.ndarray:
     """Component of each row of `events`; empty for row -1."""
-    if trace.events.empty:
+    events = trace.table("events")
+    if not len(events):
         return np.full(len(rows), "", dtype=object)
-    parts = attribute(trace, trace.table("events")[np.maximum(rows, 0)])["component"]
-    found: np.ndarray = np.where(rows < 0, "", parts.array())
-    return found
+    parts = attribute(trace, events[np.maximum(rows, 0)])["component"]
+    return np.where(rows < 0, "", parts.array())
 
 
 def names_of(trace: Trace, rows: Int64s) -> np.ndarray:
     """What each row of `events` is called; empty for row -1."""
-    if trace.events.empty:
+    events = trace.table("events")
+    if not len(events):
         return np.full(len(rows), "", dtype=object)
-    found: np.ndarray = np.where(
-        rows < 0, "", sure_names(trace.table("events")[np.maximum(rows, 0)]).array()
-    )
-    return found
+    return np.where(rows < 0, "", sure_names(events[np.maximum(rows, 0)]).array())
 
 
-def launch_times(trace: Trace, rows: np.ndarray) -> pd.DataFrame:
+def launch_times(trace: Trace, rows: Int64s) -> Table:
     """Rows (start_ns, end_ns) of the launch of each event, float64 ns, NaN where none is known.
 
     Args:
         trace: the profile.
         rows: int64, rows of `events`; -1 for none.
     """
-    wanted = trace.events.iloc[np.maximum(rows, 0)][["host", "correlation_id"]]
-    wanted = wanted.astype({"host": "str"}).reset_index(drop=True)
-    wanted["correlation_id"] = wanted["correlation_id"].where(rows >= 0, -1)
-    calls = trace.launches
-    used = calls["correlation_id"].isin(wanted["correlation_id"]) & calls["correlation_id"].ge(0)
-    calls = calls.loc[used, ["host", "correlation_id", "start_ns", "duration_ns"]]
-    calls = calls.astype({"host": "str"}).drop_duplicates(["host", "correlation_id"])
-    found = wanted.merge(calls, on=["host", "correlation_id"], how="left")
-    ends = found["start_ns"] + found["duration_ns"]
-    times = pd.DataFrame({"start_ns": found["start_ns"], "end_ns": ends})
-    return times.astype("float64")
+    wanted = trace.table("events").select("host", "correlation_id")[np.maximum(rows, 0)]
+    ids = np.where(rows >= 0, wanted["correlation_id"], -1)
+    calls = trace.table("launches").select("host", "correlation_id", "start_ns", "duration_ns")
+    calls = calls[isin(calls["correlation_id"], ids) & (calls["correlation_id"] >= 0)]
+    calls = calls[np.sort(grouped(calls, "host", "correlation_id").first)]
+    place = places_in(wanted.assign(correlation_id=ids), calls, "host", "correlation_id")
+    ends = calls["start_ns"] + calls["duration_ns"]
+    times = {"start_ns": calls["start_ns"], "end_ns": ends}
+    return Table({name: np.append(column, np.nan)[place] for name, column in times.items()})
 
 
 IDLE_BETWEEN = Schema(
@@ -234,58 +236,56 @@ _NAMED = (
 
 
 @once
-def idle_between(trace: Trace) -> pd.DataFrame:
+def idle_between(trace: Trace) -> Table:
     """`IDLE_BETWEEN`, the most time first."""
     sums = idle_sums(trace)
-    if sums.empty:
-        return IDLE_BETWEEN.frame()
-    shares = len(intervals_of(account_of(trace)))
-    table = sums.assign(per_interval_ns=sums["length_ns"] / shares)
-    order = table.sort_values(["per_interval_ns", "cause"], ascending=[False, True])
-    return IDLE_BETWEEN.frame({name: order[name].to_numpy() for name in IDLE_BETWEEN.names})
+    if not len(sums):
+        return IDLE_BETWEEN.table()
+    table = sums.assign(per_interval_ns=sums["length_ns"] / len(intervals_of(account_of(trace))))
+    order = ("per_interval_ns", "cause")
+    return IDLE_BETWEEN.checked(table.sorted(*order, falling=["per_interval_ns"]))
 
 
 @once
-def idle_sums(trace: Trace) -> pd.DataFrame:
+def idle_sums(trace: Trace) -> Table:
     """Rows (cause, length_ns, longest_ns, step): all gaps of a cause, and where the longest is."""
-    gaps = gaps_between(trace).pandas()
-    if gaps.empty:
-        return pd.DataFrame(columns=["cause", "length_ns", "longest_ns", "step"])
-    gaps = gaps.assign(length_ns=gaps["end_ns"] - gaps["start_ns"], cause=SHORT)
-    is_long = gaps["length_ns"] > SHORT_NS
+    gaps = gaps_between(trace)
+    length = gaps["end_ns"] - gaps["start_ns"]
+    is_long = length > SHORT_NS
+    causes = np.full(len(gaps), SHORT, dtype=object)
     if is_long.any():
-        caused = with_causes(trace, gaps[is_long])
-        gaps.loc[is_long, "cause"] = _annotated(trace, caused)
-    return idle_by_cause(gaps.assign(longest_ns=gaps["length_ns"]))
+        causes[is_long] = _annotated(trace, with_causes(trace, gaps[is_long]))
+    rows = gaps.select("step").assign(cause=causes, length_ns=length, longest_ns=length)
+    return idle_by_cause(rows)
 
 
-def idle_by_cause(rows: pd.DataFrame) -> pd.DataFrame:
+def idle_by_cause(rows: Table) -> Table:
     """Rows (cause, length_ns, longest_ns, step) added up; of equally long the first step."""
-    rows = rows.sort_values("step", kind="stable", ignore_index=True)
-    groups = rows.astype({"cause": "str"}).groupby("cause")
-    longest = rows.loc[groups["longest_ns"].idxmax()].set_index("cause")
-    sums = groups["length_ns"].sum().to_frame()
-    return sums.assign(longest_ns=longest["longest_ns"], step=longest["step"]).reset_index()
+    rows = rows.sorted("step").sorted("longest_ns", falling=["longest_ns"])
+    groups = grouped(rows, "cause")
+    longest: Table = rows.select("cause", "length_ns", "longest_ns", "step")[groups.first]
+    return longest.assign(length_ns=groups.sum(rows["length_ns"]))
 
 
-def _annotated(trace: Trace, gaps: pd.DataFrame) -> pd.Series:
+def _annotated(trace: Trace, gaps: Table) -> np.ndarray:
     """The causes of `gaps`, those that only say that the host was late by its annotations."""
-    causes = gaps["cause"].copy()
-    events = trace.host_events[trace.host_events["kind"].eq(ANNOTATION)]
-    of_host = ["host", "name"]
-    steps = pd.MultiIndex.from_frame(trace.markers[of_host].astype("str"))
-    events = events[~pd.MultiIndex.from_frame(events[of_host].astype("str")).isin(steps)]
-    start = gaps["start_ns"].to_numpy()
-    until = start + gaps["late_ns"].fillna(gaps["end_ns"] - gaps["start_ns"]).to_numpy()
-    until = until.astype(np.int64)
-    may_be = causes.isin([LATE, UNKNOWN]) & has_host_time(trace, gaps)
+    causes: np.ndarray = gaps["cause"].copy()
+    events = trace.table("host_events")
+    events = events[events["kind"] == ANNOTATION]
+    steps = set(trace.table("markers").rows("host", "name"))
+    start, late = gaps["start_ns"], gaps["late_ns"]
+    until = start + np.where(np.isnan(late), gaps["end_ns"] - start, late).astype(np.int64)
+    may_be = isin(causes, (LATE, UNKNOWN)) & has_host_time(trace, gaps)
     best = np.full(len(gaps), ENOUGH)
-    for (host, name), mine in events.groupby(of_host, observed=True):
-        begins = mine["start_ns"].to_numpy()
-        filled = cover(begins, begins + mine["duration_ns"].to_numpy())
+    for own in grouped(events, "host", "name").rows():
+        host, name = events["host"][own[0]], events["name"][own[0]]
+        if (host, name) in steps:
+            continue
+        begins = events["start_ns"][own]
+        filled = cover(begins, begins + events["duration_ns"][own])
         share = (filled.until(until) - filled.until(start)) / np.maximum(until - start, 1)
-        is_told = gaps["host"].eq(str(host)) & may_be & (share >= best)
-        causes[is_told] = _cause(str(name))
+        is_told = (gaps["host"] == host) & may_be & (share >= best)
+        causes[is_told] = _cause(name)
         best = np.where(is_told, share, best)
     return causes
 

@@ -216,7 +216,7 @@ def _idle_table(
         )
     if shown.empty:
         return pd.DataFrame(), left_out
-    caused = with_causes(trace, shown)
+    caused = with_causes(trace, shown).pandas()
     start = on_one_axis(trace, spans, caused["host"], caused["start_ns"].to_numpy())
     end = on_one_axis(trace, spans, caused["host"], caused["end_ns"].to_numpy())
     none = {"lane": "", "kernel": "", "scope": "", "source": "", "phase": "other"}

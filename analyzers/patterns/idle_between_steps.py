@@ -47,7 +47,7 @@ def find(trace: Trace) -> Hint | None:
     if share < _SHARE:
         return None
     idle_ns = float(table["between_idle_ns"].mean())
-    causes = idle_between(trace)
+    causes = idle_between(trace).pandas()
     main = causes.iloc[0]
     cause = str(main["cause"])
     told = "its cause is not known" if cause == UNKNOWN else f"most of it by: {cause}"

@@ -144,7 +144,7 @@ def _of_intervals(trace: Trace, used: Table) -> tuple[Metric, ...]:
         for part in PARTS[4:]
         if not known or mean["interval"]
     ]
-    causes = Table.of(idle_between(trace))["cause"]
+    causes = idle_between(trace)["cause"]
     return (
         Metric("interval_mean", _plain(mean["interval"]), "ns"),
         Metric("interval_min", float(lengths.min()) if len(lengths) else None, "ns"),
@@ -232,7 +232,7 @@ def _notes_on_intervals(trace: Trace, used: Table) -> list[str]:
             f"{format_count(unknown)} interval{'s are' if unknown > 1 else ' is'} not known: the "
             "next step is left out or its number is missing"
         )
-    idle = Table.of(idle_between(trace))
+    idle = idle_between(trace)
     if len(idle):
         each = idle.rows("cause", "per_interval_ns")
         told = ", ".join(f"{cause} {format_ns(ns)}" for cause, ns in each)

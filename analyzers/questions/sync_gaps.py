@@ -87,7 +87,7 @@ def _named(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
 
     ``total_ns`` and ``count`` are what a row stands for.
     """
-    known = told(trace, gaps)
+    known = told(trace, gaps).pandas()
     is_long = known["is_long"]
     long = known[is_long]
     named = long.assign(total_ns=long["length_ns"], count=1)

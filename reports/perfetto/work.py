@@ -18,6 +18,7 @@ from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, sure_rows
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.analyzers.gap_causes import names_of, told
+from moeprof.columns.table import isin
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, Tracks, looks_of, tracks_by_lane
 from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.intervals import Int64s, apart, work_of
@@ -202,8 +203,8 @@ def gap_slices(
 
     Gaps on the hosts ``without`` are left out.
     """
-    known = gaps_of(trace).pandas()
-    gaps = told(trace, known[~known["host"].isin(list(without))].reset_index(drop=True))
+    known = gaps_of(trace)
+    gaps = told(trace, known[~isin(known["host"], without)]).pandas()
     start = comparable_stamps(trace.meta, gaps["host"], gaps["start_ns"].to_numpy())
     length = gaps["length_ns"].to_numpy()
     track = np.zeros(len(gaps), np.int64)
