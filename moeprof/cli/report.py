@@ -49,11 +49,13 @@ def command(
 
         moeprof report runs/dense-cf1.25 runs/sparse-gmm -o strategies.html
     """
+    from moeprof.reports.parts.templating import packed_plotly
     from moeprof.reports.run.page import write_page
 
     runs = tuple(newest(run, session, runs) for run in runs)
     path = out or _default_path(runs)
     refuse_other_than_a_page(path, "--out", runs)
+    packed_plotly()
     documents = [
         read_document(
             run, (), session, hosts, hardware, names, is_drawn=len(runs) == 1, as_named=True
