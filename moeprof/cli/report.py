@@ -82,8 +82,10 @@ def _page(
     hardware: str,
     names: NameRules | None,
 ) -> _Made:
+    from moeprof.reports.parts.templating import packed_plotly
     from moeprof.reports.run.page import render
 
+    packed_plotly()  # on a thread, while the run is read
     asked, is_drawn = (session, hosts, hardware, names), len(runs) == 1
     documents = [read_document(r, (), *asked, is_drawn=is_drawn, as_named=True) for r in runs]
     with working("drawing the page"):

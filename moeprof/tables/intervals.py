@@ -154,9 +154,27 @@ def lanes(track: Int64s, start_ns: Int64s, end_ns: Int64s) -> Int64s:
     order = np.lexsort((-end_ns, start_ns, track))
     bounds = np.flatnonzero(np.diff(track[order], prepend=track[order][:1] - 1))
     for mine in np.split(order, bounds[1:]) if len(order) else ():
-        if (start_ns[mine][1:] < end_ns[mine][:-1]).any():  # else each begins behind the one before
+        if not _share_a_lane(start_ns[mine], end_ns[mine]):
             found[mine] = _of_one(start_ns[mine].tolist(), end_ns[mine].tolist())
     return found
+
+
+def _share_a_lane(starts: Int64s, ends: Int64s) -> bool:
+    """Whether none of one track, in order as in `_of_one`, overlaps another in part.
+
+    Level by level: what begins behind all before it is taken away, all else must end inside that.
+    Of more than 64 levels it does not say so.
+    """
+    for _ in range(64):
+        reached = np.maximum.accumulate(ends)[:-1]
+        is_inner = np.append(False, starts[1:] < reached)[: len(starts)]
+        inner = np.flatnonzero(is_inner)
+        if not len(inner):
+            return True
+        if (ends[inner] > reached[inner - 1]).any():
+            return False
+        starts, ends = starts[inner], ends[inner]
+    return False
 
 
 def lanes_apart(track: Int64s, start_ns: Int64s, end_ns: Int64s) -> Int64s:

@@ -1,13 +1,18 @@
 """Question: how does a layout become a file, whole or not at all, in little memory?
 
 Texts that return (names, categories, notes) are sent once and named by number afterwards, as the
-format provides for one sequence of packets.
+format provides for one sequence of packets. Slices become bytes in native/perfetto where the native
+library is, else through the package perfetto, packet by packet: the file is the same.
 """
 
 from __future__ import annotations
 
+import ctypes
 import zlib
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -15,9 +20,21 @@ from typing import IO, Any
 import numpy as np
 
 from moeprof.errors import MoeprofError
+from moeprof.ingest.xspace.native_library import load
+from moeprof.ingest.xspace.native_space import thread_count
+from moeprof.ingest.xspace.open_space import native_is_due
 from moeprof.reports.parts.templating import whole_file
 from moeprof.reports.perfetto.layout import Layout, layout
-from moeprof.reports.perfetto.slices import NONE, Counter, Look, Slices, Track
+from moeprof.reports.perfetto.slices import (
+    NONE,
+    Counter,
+    Look,
+    Packed,
+    Slices,
+    Stored,
+    Track,
+    order_of,
+)
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace
 from moeprof.tell import Tell, unheard
@@ -56,8 +73,8 @@ def write_perfetto(trace: Trace, file: Path, tell: Tell = unheard) -> Written:
         ) from error
     made = layout(trace)
     try:
-        with whole_file(file) as out:
-            _write(made, _Batches(TraceProtoBuilder, out), tell)
+        with whole_file(file) as out, closing(_Batches(TraceProtoBuilder, out)) as batches:
+            _write(made, batches, tell)
     except OSError as error:
         raise MoeprofError(f"{file}: cannot be written ({error.strerror})") from error
     values = sum(map(len, made.counters))
@@ -70,25 +87,56 @@ def _slices(made: Layout) -> int:
 
 
 class _Batches:
-    """Packets, which are written compressed some thousands at a time."""
+    """Packets, some thousands at a time, which threads compress; close it in the end."""
 
     def __init__(self, builder: Callable[[], Any], out: IO[bytes]) -> None:
         self._builder, self._out = builder, out
+        self._whole: list[bytes] = []  # the first packets of a batch, the others in _batch
         self._batch, self._count = builder(), 0
+        self._most_ahead = 2 * thread_count()
+        self._threads = ThreadPoolExecutor(thread_count())
+        self._packed: deque[Future[bytes]] = deque()
 
     def new(self) -> Any:
         """An empty packet behind all others; those before it are complete."""
         if self._count == _BATCH:
-            self.flush()
+            self._pack()
         self._count += 1
         return self._batch.add_packet()
 
+    def add(self, packets: memoryview, ends: Int64s) -> None:
+        """Packets behind all others, complete ones; `ends` says where each of them ends."""
+        begin = at = 0
+        while at < len(ends):
+            if self._count == _BATCH:
+                self._pack()
+            stop = min(at + _BATCH - self._count, len(ends))
+            end = int(ends[stop - 1])
+            self._whole += [self._batch.serialize(), bytes(packets[begin:end])]
+            self._batch = self._builder()
+            self._count += stop - at
+            begin, at = end, stop
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown()
+
     def flush(self) -> None:
         """Write what is held."""
-        held = self._batch.serialize()
-        self._batch, self._count = self._builder(), 0
+        self._pack()
+        while self._packed:
+            self._write()
+
+    def _pack(self) -> None:
+        held = b"".join([*self._whole, self._batch.serialize()])
+        self._whole, self._batch, self._count = [], self._builder(), 0
+        self._packed.append(self._threads.submit(zlib.compress, held, _FAST))
+        if len(self._packed) > self._most_ahead:
+            self._write()
+
+    def _write(self) -> None:
         packed = self._builder()
-        packed.add_packet().compressed_packets = zlib.compress(held, _FAST)
+        packed.add_packet().compressed_packets = self._packed.popleft().result()
         self._out.write(packed.serialize())
 
 
@@ -96,7 +144,7 @@ def _write(made: Layout, batches: _Batches, tell: Tell) -> None:
     """Stamps are moved so that none is before 0, which the format cannot say."""
     stamps = [part.start_ns for part in made.slices] + [part.at_ns for part in made.counters]
     moved_ns = max(-min((int(part.min()) for part in stamps), default=0), 0)
-    packets = Packets(batches.new)
+    packets = Packets(batches)
     for track in made.tracks.all:
         packets.of_track(track)
     done, total = 0, _slices(made)
@@ -112,18 +160,18 @@ def _write(made: Layout, batches: _Batches, tell: Tell) -> None:
 class Packets:
     """Makes the packets of one file, in order.
 
-    A packet of which there are many alike is made once, as bytes, and then copied: that is what
-    makes millions of slices bearable.
+    What many packets have in common is made once, as bytes, and then copied.
     """
 
-    def __init__(self, new: Callable[[], Any]) -> None:
-        """`new` gives an empty packet, and takes the one before for complete."""
-        self._new = new
+    def __init__(self, batches: _Batches) -> None:
+        """Hand the packets to `batches`."""
+        self._new, self._add = batches.new, batches.add
+        self._library = load() if native_is_due() else None
         self._number: dict[str, dict[str, int]] = {
             kind: {} for kind in (_NAMES, _CATEGORIES, _NOTES, _TEXTS)
         }
         self._unsent: list[tuple[str, int, str]] = []
-        first = new()
+        first = self._new()
         first.trusted_packet_sequence_id = _SEQUENCE
         first.sequence_flags = first.SEQ_INCREMENTAL_STATE_CLEARED
         self._alike = self._sequenced()
@@ -149,8 +197,39 @@ class Packets:
 
     def of_slices(self, slices: Slices, moved_ns: int) -> Iterator[int]:
         """Begins and ends of slices, those of a track in order; yields how many have begun."""
-        order = np.lexsort((-slices.end_ns, slices.start_ns, slices.track))
+        order = order_of(slices)
         notes = [self._number_of(_NOTES, name) for name in slices.numbers]
+        if self._library is None:
+            return self._one_by_one(slices, order, notes, moved_ns)
+        held = Stored(slices, order, notes, self._looks(slices, order), moved_ns)
+        return _natively(self._library, held, len(slices), self._add)
+
+    def _looks(self, slices: Slices, order: Int64s) -> list[tuple[bytes, bytes, bytes]]:
+        """Of each look the parts of packets that `Part` in native/perfetto/slices.h asks for.
+
+        Texts are numbered in the order in which slices need them.
+        """
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, TrackEvent
+
+        used = slices.look[order][::-1]
+        first = np.full(len(slices.looks), len(order))
+        first[used] = np.arange(len(order))[::-1]  # of those with one look the last one holds
+        found = [(b"", b"", b"")] * len(first)
+        for look in np.argsort(first)[: np.count_nonzero(first < len(order))].tolist():
+            fields = self._fields(slices.looks[look])
+            head = {name: fields.pop(name) for name in ("category_iids", "debug_annotations")}
+            texts = TracePacket()
+            if self._unsent:
+                self._send(texts.interned_data)
+            made = TrackEvent(**head), TrackEvent(**fields), texts
+            before, behind, sent = (part.SerializeToString() for part in made)
+            found[look] = before, behind, sent
+        return found
+
+    def _one_by_one(
+        self, slices: Slices, order: Int64s, notes: Sequence[int], moved_ns: int
+    ) -> Iterator[int]:
+        """Slow twin of `_natively`."""
         begins: dict[int, bytes] = {}
         ends: dict[int, bytes] = {}
         open_ends: list[tuple[int, int]] = []  # (track, end) of what has begun, innermost last
@@ -160,7 +239,7 @@ class Packets:
                 while open_ends and (open_ends[-1][0] != track or open_ends[-1][1] <= start):
                     self._end(ends, *open_ends.pop())
                 if look not in begins:
-                    begins[look] = self._begin(slices.looks[look])
+                    begins[look] = self._sequenced(**self._fields(slices.looks[look]))
                 packet = self._new()
                 packet.MergeFromString(begins[look])
                 packet.timestamp = start
@@ -200,18 +279,18 @@ class Packets:
         packet.MergeFromString(ends[track])
         packet.timestamp = stamp
 
-    def _begin(self, look: Look) -> bytes:
-        """The packet that begins a slice with this look, but for its time, track and numbers."""
+    def _fields(self, look: Look) -> dict[str, Any]:
+        """What the event that begins a slice has of this look."""
         notes = [
             {"name_iid": self._number_of(_NOTES, name), **self._valued(value)}
             for name, value in look.shown.items()
         ]
-        return self._sequenced(
-            type=_BEGIN,
-            name_iid=self._number_of(_NAMES, look.name or "(no name)"),
-            category_iids=[self._number_of(_CATEGORIES, look.category)],
-            debug_annotations=notes,
-        )
+        return {
+            "type": _BEGIN,
+            "name_iid": self._number_of(_NAMES, look.name or "(no name)"),
+            "category_iids": [self._number_of(_CATEGORIES, look.category)],
+            "debug_annotations": notes,
+        }
 
     def _valued(self, value: str | int | float) -> dict[str, int | float]:
         if isinstance(value, str):
@@ -246,6 +325,22 @@ class Packets:
             known[text] = len(known) + 1
             self._unsent.append((kind, known[text], text_of(text)))
         return known[text]
+
+
+def _natively(
+    library: ctypes.CDLL, held: Stored, count: int, add: Callable[[memoryview, Int64s], None]
+) -> Iterator[int]:
+    """The packets of `count` slices, by the native library."""
+    writer = library.MoeprofSlicesOpen(ctypes.byref(held.part))
+    try:
+        for first in range(0, count, _BLOCK):
+            packets = Packed()
+            if not (writer and library.MoeprofSlicesWrite(writer, _BLOCK, ctypes.byref(packets))):
+                raise MemoryError
+            add(*packets.taken())
+            yield min(_BLOCK, count - first)
+    finally:
+        library.MoeprofSlicesClose(writer)
 
 
 def _rows(slices: Slices, rows: Int64s, moved_ns: int) -> Iterator[tuple[int, ...]]:

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import union_categoricals
 
 from moeprof.analyzers.buffers import filled_by_step
 from moeprof.analyzers.communication.waits import waits_in_steps
@@ -325,19 +326,29 @@ def annotation_slices(trace: Trace, tracks: Tracks, hosts: Hosts) -> Slices:
 
 def thread_slices(trace: Trace, tracks: Tracks, hosts: Hosts, flow: Int64s) -> Slices:
     """Launches and other known calls of each thread; `flow` has the arrow of each launch."""
-    calls = trace.launches.astype({"host": "str", "line": "str", "name": "str"})
-    others = trace.host_events.astype(dict.fromkeys(("host", "line", "name", "kind"), "str"))
-    both = pd.concat([calls.assign(kind=LAUNCH), others], ignore_index=True)
-    both = both.fillna({"correlation_id": NONE, "device": NONE, "size_bytes": NONE, "step": NONE})
+    calls, others = trace.launches.assign(kind=LAUNCH), trace.host_events
+    both = pd.DataFrame(
+        {name: _joined(calls[name], others[name]) for name in ("host", "line", "name", "kind")}
+        | {name: np.append(calls[name], others[name]) for name in ("start_ns", "duration_ns")}
+    )
     place, rows = looks_of([both["name"], both["kind"]])
     looks = [Look(str(name), str(kind), {"kind": str(kind)}) for name, kind in rows]
+    none = np.full(len(calls), NONE), np.full(len(others), NONE)
     numbers = {
-        name: both[name].to_numpy(dtype=np.int64)
-        for name in ("device", "step", "size_bytes", "correlation_id")
+        "device": np.append(calls["device"], none[1]),
+        "step": np.append(none[0], others["step"]),
+        "size_bytes": np.append(none[0], others["size_bytes"]),
+        "correlation_id": np.append(calls["correlation_id"], none[1]),
     }
-    arrows = np.concatenate([flow, np.full(len(others), NONE)])
+    arrows = np.append(flow, none[1])
     found = _on_tracks(trace, tracks, hosts, both, looks)
     return Slices(found.track, found.start_ns, found.end_ns, place, looks, numbers, arrows)
+
+
+def _joined(calls: pd.Series, others: pd.Series) -> pd.Categorical:
+    """Texts of both, those of calls first; tracks come in the order of the alphabet."""
+    texts = [column.astype("category") for column in (calls, others)]
+    return union_categoricals(texts, sort_categories=True)
 
 
 def _on_tracks(
@@ -347,7 +358,9 @@ def _on_tracks(
     start = comparable_stamps(trace.meta, table["host"], table["start_ns"].to_numpy(dtype=np.int64))
     end = start + table["duration_ns"].to_numpy(dtype=np.int64)
     track = np.zeros(len(table), np.int64)
-    lines = cast("dict[tuple[str, str], Any]", table.groupby(["host", "line"]).indices)
+    lines = cast(
+        "dict[tuple[str, str], Any]", table.groupby(["host", "line"], observed=True).indices
+    )
     for (host, line), rows in lines.items():
         track[rows] = tracks_by_lane(tracks, hosts[host], line, start[rows], end[rows])
     return Slices(track, start, end, np.arange(len(table)), looks)

@@ -2,11 +2,12 @@
 
 A process is a device or a host; its tracks stand in the order in which they were added. Slices and
 values are held column by column. What many slices have in common (name, category, notes of text)
-is one `Look`, which a slice names by its place.
+is one `Look`, which a slice names by its place. `Stored` is how native/perfetto sees slices.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -98,6 +99,88 @@ class Slices:
     def __len__(self) -> int:
         """How many slices."""
         return len(self.track)
+
+
+def order_of(slices: Slices) -> Int64s:
+    """Places of the slices by track, then by start, the longest first; those alike as they stand.
+
+    Most tables are in order of time: then sorting by track, of which there are few, is enough.
+    """
+    track, start, end = slices.track, slices.start_ns, slices.end_ns
+    if track.max(initial=0) < 2**16:
+        order: Int64s = np.argsort(track.astype(np.uint16), kind="stable")  # by radix
+        tracks, starts, ends = track[order], start[order], end[order]
+        is_behind = starts[1:] > starts[:-1]
+        is_behind |= (starts[1:] == starts[:-1]) & (ends[1:] <= ends[:-1])
+        is_behind |= tracks[1:] != tracks[:-1]
+        if is_behind.all():
+            return order
+    return np.lexsort((-end, start, track))
+
+
+class _Part(ctypes.Structure):
+    """As `Part` in native/perfetto/slices.h, which says what each field is."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("count", "none", "moved_ns")),
+        *((name, ctypes.c_void_p) for name in ("order", "track", "start_ns", "end_ns", "look")),
+        ("flow", ctypes.c_void_p),
+        ("numbers_count", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("numbers", "number_names", "looks")),
+        ("looks_count", ctypes.c_int64),
+        ("content", ctypes.c_char_p),
+    )
+
+
+class Stored:
+    """Slices laid out for the native library. `part` points at them: it holds while `self` does."""
+
+    def __init__(
+        self,
+        slices: Slices,
+        order: Int64s,
+        number_names: Sequence[int],
+        looks: Sequence[tuple[bytes, bytes, bytes]],
+        moved_ns: int,
+    ) -> None:
+        """Lay out; `number_names` and `looks` are of the format, in the slices' order of each."""
+        columns = (order, slices.track, slices.start_ns, slices.end_ns, slices.look)
+        self._columns = [_int64s(column) for column in columns]
+        self._flow = None if slices.flow is None else _int64s(slices.flow)
+        self._numbers = [_int64s(values) for values in slices.numbers.values()]
+        self._addresses = np.array([values.ctypes.data for values in self._numbers], np.uintp)
+        self._names = _int64s(number_names)
+        lengths = np.array([[len(part) for part in look] for look in looks], np.int64)
+        stops = np.cumsum(lengths.ravel()).reshape(-1, 3)
+        self._bounds = np.ascontiguousarray(np.column_stack([stops[:, 0] - lengths[:, 0], stops]))
+        self.part = _Part(
+            len(slices),
+            NONE,
+            moved_ns,
+            *(column.ctypes.data for column in self._columns),
+            None if self._flow is None else self._flow.ctypes.data,
+            len(self._numbers),
+            self._addresses.ctypes.data,
+            self._names.ctypes.data,
+            self._bounds.ctypes.data,
+            len(looks),
+            b"".join(part for look in looks for part in look),
+        )
+
+
+def _int64s(values: npt.ArrayLike) -> Int64s:
+    return np.ascontiguousarray(values, np.int64)
+
+
+class Packed(ctypes.Structure):
+    """What the native library wrote; holds until it writes on."""
+
+    _fields_ = (("bytes", ctypes.c_void_p), ("ends", ctypes.c_void_p), ("count", ctypes.c_int64))
+
+    def taken(self) -> tuple[memoryview, Int64s]:
+        """The bytes, and where in them each packet ends."""
+        ends = np.array((ctypes.c_int64 * self.count).from_address(self.ends), np.int64)
+        return memoryview((ctypes.c_char * int(ends[-1])).from_address(self.bytes)), ends
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import pandas as pd
 
 from moeprof.analyzers.activity.gaps import gaps_of
 from moeprof.analyzers.activity.work import SHORT_NS
-from moeprof.analyzers.attribution import attribute, sure_rows
+from moeprof.analyzers.attribution import attribute, sure_names, sure_rows
 from moeprof.analyzers.costs.table import costs_of
-from moeprof.analyzers.gap_causes import names_of, told
+from moeprof.analyzers.gap_causes import told
 from moeprof.columns.table import isin
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, Tracks, looks_of, tracks_by_lane
 from moeprof.tables.clock import comparable_stamps
@@ -212,16 +212,27 @@ def gap_slices(
     for (host, device), rows in cast("dict[tuple[str, int], Any]", places).items():
         parent, ends = devices[host, device], start[rows] + length[rows]
         track[rows] = tracks_by_lane(tracks, parent, GAPS, start[rows], ends, ABOUT_GAPS)
+    names = _names(trace.events)
     named = gaps.assign(
         cause=gaps["cause"].where(gaps["is_long"], SHORT),
-        before=names_of(trace, gaps["before"].to_numpy()),
-        after=names_of(trace, gaps["after"].to_numpy()),
+        before=names.take(gaps["before"].to_numpy()),
+        after=names.take(gaps["after"].to_numpy()),
     )
     look, rows = looks_of([named[name] for name in ("cause", "component", "before", "after")])
     looks = [_look_of_gap(*map(str, row)) for row in rows]
     late = gaps["late_ns"].fillna(NONE).to_numpy(dtype=np.int64)
     numbers = {"step": gaps["step"].to_numpy(), "launch late by, ns": late}
     return Slices(track, start, start + length, look, looks, numbers)
+
+
+def _names(events: pd.DataFrame) -> pd.Categorical:
+    """What each piece is called, and behind the last one the empty name of row -1."""
+    asked = ["op", "name", "confidence"]
+    place, rows = looks_of([events[name] for name in asked])
+    called = [*sure_names(pd.DataFrame(rows, columns=asked)), ""]
+    codes, found = pd.factorize(np.array(called, dtype=object))
+    code: Int64s = codes[np.append(place, -1)]
+    return pd.Categorical.from_codes(code, categories=pd.Index(found))
 
 
 def _look_of_gap(cause: str, component: str, before: str, after: str) -> Look:

@@ -24,6 +24,12 @@ def test_intervals_that_follow_or_enclose_each_other_share_a_lane():
     assert lanes_of([(0, 0, 9), (0, 2, 9), (0, 3, 4), (0, 4, 9)]) == [0, 0, 0, 0]
 
 
+def test_however_deep_intervals_lie_inside_each_other_one_lane_is_enough():
+    deep = [(0, at, 400 - at) for at in range(150)]
+    assert lanes_of(deep) == [0] * 150
+    assert lanes_of([*deep, (0, 200, 399)]) == [0] * 150 + [1]
+
+
 def test_partial_overlap_moves_the_later_one_and_only_in_its_track():
     assert lanes_of([(0, 10, 16), (0, 13, 22)]) == [0, 1]
     assert lanes_of([(0, 10, 16), (1, 13, 22)]) == [0, 0]

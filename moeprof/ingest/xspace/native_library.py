@@ -2,8 +2,9 @@
 
 The library stands in ``moeprof/native`` of wheel, editable and source installs alike;
 ``MOEPROF_XSPACE_LIBRARY`` names another build. It needs neither JAX nor any other library. Its
-functions and tables are those of native/xspace/api.cc and tables.cc, and for JSON traces of
-native/chrome_json/api.cc, which `chrome_json.native_elements` calls.
+functions and tables are those of native/xspace/api.cc and tables.cc, for JSON traces of
+native/chrome_json/api.cc, which `chrome_json.native_elements` calls, and for writing Perfetto's of
+native/perfetto/api.cc, which `reports.perfetto.file` calls.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "MoeprofChromeDescribe": (_INT32, [_POINTER, _INT32, _INT64, ctypes.c_char_p]),
     "MoeprofChromeRead": (_INT32, [_POINTER, ctypes.c_char_p, _INT64, _INT64, _POINTER]),
     "MoeprofChromeTexts": (None, [_POINTER, _POINTER, _POINTER]),
+    "MoeprofSlicesOpen": (_POINTER, [_POINTER]),
+    "MoeprofSlicesClose": (None, [_POINTER]),
+    "MoeprofSlicesWrite": (_INT32, [_POINTER, _INT64, _POINTER]),
 }
 
 _WHERE_ABSENT = (

@@ -13,6 +13,7 @@ import pytest
 from graph_cases import match_rows
 
 from moeprof.analyzers.classify import classify
+from moeprof.columns.table import Table
 from moeprof.hlo.program import programs_in
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.program_frames import hlo_frame
@@ -27,8 +28,8 @@ ALIKE = r"^(?:(memcpy32_post|memcpy128|MemcpyD2D)|(Memset)).*"
 NUMBERS = ("correlation_id", "program_id", "cuda_graph_id", "cuda_graph_node_id")
 
 
-def read(file, module: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Device work of a module as recorded, and its `HLO_OPS`."""
+def read(file, module: str) -> tuple[pd.DataFrame, Table]:
+    """Device work of a module as recorded, and its `HLO_OPS`, a table."""
     space = open_space(file)
     planes = {plane.name: plane for plane in space.head.planes}
     programs = read_programs(space, planes[METADATA_PLANE], [])
@@ -89,7 +90,12 @@ def answered(recorded, step):
     places = numbered(work).join(found)
     key = numbered(key)[["device", "alike", "place", "op"]].rename(columns={"op": "key"})
     both = places.merge(key, on=["device", "alike", "place"], how="left", validate="1:1")
-    parts = classify(programs_in(ops, ops["module"].unique())).pandas().set_index("op")["component"]
+    classes = classify(programs_in(ops, set(ops["module"].tolist()))).pandas()
+    parts = classes.set_index("op")["component"]
+        classify(programs_in(ops, set(ops["module"].tolist())))
+        .pandas()
+        .set_index("op")["component"]
+    )
     both["found_part"], both["key_part"] = both["found"].map(parts), both["key"].map(parts)
     return both
 

@@ -29,11 +29,17 @@ where {} order by 1, 2, ts, dur desc, slice.id"""
 
 
 @pytest.fixture
-def written(engine: Engine, tmp_path: Path) -> Callable[[Trace], Written]:
-    """Write a trace, whole and alone in its folder, and load it."""
+def written(engine: Engine, tmp_path: Path, monkeypatch) -> Callable[[Trace], Written]:
+    """Write a trace, whole and alone in its folder, and load it; the slow twin writes the same."""
 
     def write(trace: Trace) -> Written:
+        monkeypatch.setenv("MOEPROF_READER", "python")
+        slow = write_perfetto(trace, tmp_path / "slow.pftrace")
+        monkeypatch.setenv("MOEPROF_READER", "native")
         found = write_perfetto(trace, tmp_path / "x.pftrace")
+        assert found == slow
+        same = (tmp_path / "slow.pftrace").read_bytes() == (tmp_path / "x.pftrace").read_bytes()
+        assert same  # a diff of two files of this size would take minutes
         assert [p.name for p in tmp_path.glob("*tmp*")] == []
         engine.load(tmp_path / "x.pftrace")
         assert engine.errors() == []

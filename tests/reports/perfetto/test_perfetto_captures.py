@@ -39,6 +39,10 @@ def case(request, tmp_path_factory, engine) -> Case:
     file = tmp_path_factory.mktemp("perfetto") / "x.pftrace"
     trace = open_run(CAPTURES[request.param])
     written = write_perfetto(trace, file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MOEPROF_READER", "python")
+        assert write_perfetto(trace, file.with_name("slow.pftrace")) == written
+    assert file.read_bytes() == file.with_name("slow.pftrace").read_bytes()
     engine.load(file)
     engine.execute_query(VIEW)
     return Case(trace, written, engine)
