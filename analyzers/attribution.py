@@ -12,7 +12,7 @@ from moeprof.analyzers.classify.rules import Matches, matches_of, named_by
 from moeprof.analyzers.window import busy_ns, spans_of_steps, window
 from moeprof.columns.coded import Coded, Flags, code_type
 from moeprof.columns.grouping import distinct, grouped, grouped_columns, places_in
-from moeprof.columns.table import Given, Table, isin
+from moeprof.columns.table import Given, Table, isin, stacked
 from moeprof.hlo.program import Program
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.once import once
@@ -98,16 +98,27 @@ def sums_in_steps(trace: Trace) -> Table:
     return attribute(trace, rows)
 
 
+_PART = ("layer_kind", "component", "phase", "evidence", "is_collective", "named_with")
+_PLACE = ("step", "host", "device")
+
+
 @once
 def parts_in_steps(trace: Trace) -> Table:
-    """`sums_in_steps` with one row per part of the model, device and step."""
-    return added(
-        sums_in_steps(trace),
-        [
-            *("layer_kind", "component", "phase", "evidence", "is_collective", "named_with"),
-            *("step", "host", "device"),
-        ],
-    )
+    """`work_in_steps` with one row per part of the model, device and step.
+
+    The part of an event is that of its op: the few ops are told apart by their parts, and the
+    millions of events by a number.
+    """
+    events, ops = window(trace).events, labels(trace)
+    none = ops[len(ops) - 1 :]
+    known = stacked([ops, none.assign(component=_COPIES)]).select(*_PART)
+    rows = sure_rows(events)
+    rows[rows < 0] = len(ops) - 1
+    rows[_are_copies(events, rows == len(ops) - 1)] = len(ops)
+    part = grouped(known, *_PART).of[rows]
+    groups = grouped_columns([part, *(events[name] for name in _PLACE)], is_sorted=False)
+    found = known[rows[groups.first]].beside(events.select(*_PLACE)[groups.first])
+    return found.assign(self_ns=groups.sum(events["self_ns"]), pieces=groups.size)
 
 
 @once
@@ -186,6 +197,8 @@ def window_sums(trace: Trace) -> WindowSums:
     )
 
 
+_COPIES = "copies"
+"""Component of what the GPU moved outside of any op."""
 _MOVES = ("copy", "memset")
 
 
@@ -241,14 +254,15 @@ def attribute(trace: Trace, events: Given) -> Table:
     rows = sure_rows(events)
     found = labels(trace)[rows]
     is_unknown = rows < 0
-    is_copy = is_unknown & isin(events["kind"], _MOVES)
-    return events.assign(
-        **found.columns
-        | {
-            "component": found["component"].replaced(is_copy, "copies"),
-            "op_kind": found["op_kind"].replaced(is_unknown, _kinds(events["name"][is_unknown])),
-        }
+    return events.beside(found).assign(
+        component=found["component"].replaced(_are_copies(events, is_unknown), _COPIES),
+        op_kind=found["op_kind"].replaced(is_unknown, _kinds(events["name"][is_unknown])),
     )
+
+
+def _are_copies(events: Table, is_unknown: Flags) -> Flags:
+    """Whether each event moves memory outside of any op."""
+    return is_unknown & isin(events["kind"], _MOVES)
 
 
 def _kinds(names: Coded) -> Coded:

@@ -93,11 +93,19 @@ def joined(spans: Table, events: Table) -> tuple[Int64s, Int64s]:
         first = np.searchsorted(np.maximum.accumulate(ends), start, side="left")
         last = np.searchsorted(begins, end, side="right")
         count = np.maximum(last - first, 0)
+        if count.max(initial=0) < 2:  # as always but where spans overlap
+            is_in = count > 0
+            rows.append(mine[is_in])
+            matches.append(own[first[is_in]])
+            continue
         place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         rows.append(np.repeat(mine, count))
         matches.append(own[np.repeat(first, count) + place])
-    none = np.zeros(0, dtype="int64")
-    return np.concatenate([none, *rows]), np.concatenate([none, *matches])
+    return _together(rows), _together(matches)
+
+
+def _together(parts: list[Int64s]) -> Int64s:
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def with_next(trace: Trace, spans: Table) -> Table:

@@ -6,6 +6,8 @@ steps to its idle time between them, to the nanosecond.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from moeprof.analyzers.activity.device_steps import DeviceSteps, between_steps, device_steps
@@ -34,14 +36,11 @@ GAPS = Schema(
 )
 
 
-def gaps_of(trace: Trace) -> Table:
-    """`GAPS` of all devices in the used steps, by device and time."""
-    return _gaps_in_steps(trace)[0]
-
-
 @once
-def _gaps_in_steps(trace: Trace) -> tuple[Table, Int64s]:
-    return _gaps(device_steps(trace))
+def gaps_of(trace: Trace) -> Table:
+    """`GAPS` of all devices in the used steps, by device and time; kept for several questions."""
+    steps = device_steps(trace)
+    return _table(steps, _gaps_in(steps))
 
 
 @once
@@ -50,7 +49,8 @@ def gaps_between(trace: Trace) -> Table:
 
     ``before`` and ``after`` reach beyond both: the work that ran last, and that which ran next.
     """
-    gaps, _ = _gaps(between_steps(trace))
+    steps = between_steps(trace)
+    gaps = _table(steps, _gaps_in(steps))
     return gaps.assign(**_neighbours(trace, gaps))
 
 
@@ -61,13 +61,12 @@ def lengths_of_gaps(trace: Trace) -> tuple[Table, Table]:
     Added up by segment: millions of gaps are not grouped by the names of their places.
     """
 
-    def length_ns(steps: DeviceSteps, gaps: Table, segment: Int64s) -> Table:
-        ns = np.zeros(len(steps.spans), np.int64)
-        np.add.at(ns, segment, gaps["end_ns"] - gaps["start_ns"])
+    def length_ns(steps: DeviceSteps) -> Table:
+        found, ns = _gaps_in(steps), np.zeros(len(steps.spans), np.int64)
+        np.add.at(ns, found.segment, found.end - found.start)
         return steps.spans.select("host", "device", "step").assign(ns=ns)
 
-    inside, between = device_steps(trace), between_steps(trace)
-    return length_ns(inside, *_gaps_in_steps(trace)), length_ns(between, *_gaps(between))
+    return length_ns(device_steps(trace)), length_ns(between_steps(trace))
 
 
 def _neighbours(trace: Trace, gaps: Table) -> dict[str, Int64s]:
@@ -87,32 +86,59 @@ def _neighbours(trace: Trace, gaps: Table) -> dict[str, Int64s]:
     return found
 
 
-def _gaps(steps: DeviceSteps) -> tuple[Table, Int64s]:
-    """`GAPS`, and the segment of each."""
-    segments, inside, rows, place, start_ns, end_ns, work = steps
-    if not len(segments):
-        return GAPS.table(), np.zeros(0, np.int64)
+class _Gaps(NamedTuple):
+    """Gaps by their segment, on the axis of all segments, one behind the other.
+
+    ``before`` and ``after`` are places among the pieces of `DeviceSteps`; -1 for none.
+    """
+
+    segment: Int64s
+    start: Int64s
+    end: Int64s
+    before: Int64s
+    after: Int64s
+    origins: Int64s
+
+
+def _gaps_in(steps: DeviceSteps) -> _Gaps:
+    """Where no piece of a segment runs."""
+    inside = steps.inside
     origins = np.concatenate([[0], np.cumsum(inside.end_ns - inside.start_ns)])
-    begin, finish = on_one_axis(inside, place, start_ns, end_ns)
-    is_work = (work != NEITHER) & (finish > begin)
+    begin, finish = on_one_axis(inside, steps.segment, steps.start_ns, steps.end_ns)
+    pieces = np.flatnonzero((steps.work != NEITHER) & (finish > begin))
     # an empty interval at each border keeps a gap from reaching into the next segment
-    start = np.concatenate([origins, begin[is_work]])
-    end = np.concatenate([origins, finish[is_work]])
-    row = np.concatenate([np.full(len(origins), NONE), rows[is_work]])
+    start, end = (np.concatenate([origins, stamps[pieces]]) for stamps in (begin, finish))
+    del begin, finish
     order = np.argsort(start, kind="stable")
-    start, end, row = start[order], end[order], row[order]
+    start, end = start[order], end[order]
     reached = np.maximum.accumulate(end)
-    is_last = np.concatenate([[True], end[1:] >= reached[:-1]])
-    last = np.maximum.accumulate(np.where(is_last, np.arange(len(end)), 0))
-    at = np.flatnonzero(start[1:] > reached[:-1]) + 1
-    begins = reached[at - 1]
-    segment = np.searchsorted(origins[:-1], begins, "right") - 1
-    shift = segments["start_ns"][segment] - origins[segment]
-    places = segments.select("host", "device", "rank", "step")[segment]
-    found = places.assign(
-        start_ns=begins + shift,
-        end_ns=start[at] + shift,
-        before=row[last[at - 1]],
-        after=row[at],
+    after = np.flatnonzero(start[1:] > reached[:-1]) + 1
+    last = np.flatnonzero(np.append(True, end[1:] >= reached[:-1]))
+    before = last[np.searchsorted(last, after - 1, "right") - 1]
+    begins = reached[after - 1]
+    piece = np.append(np.full(len(origins), NONE), pieces)
+    return _Gaps(
+        np.searchsorted(origins[:-1], begins, "right") - 1,
+        begins,
+        start[after],
+        piece[order[before]],
+        piece[order[after]],
+        origins,
     )
-    return GAPS.checked(found), segment
+
+
+def _table(steps: DeviceSteps, found: _Gaps) -> Table:
+    """`GAPS`."""
+    if not len(steps.spans):
+        return GAPS.table()
+    shift = (steps.spans["start_ns"] - found.origins[:-1])[found.segment]
+    rows = np.append(steps.rows, NONE)  # the last is of no piece
+    places = steps.spans.select("host", "device", "rank", "step")[found.segment]
+    return GAPS.checked(
+        places.assign(
+            start_ns=found.start + shift,
+            end_ns=found.end + shift,
+            before=rows[found.before],
+            after=rows[found.after],
+        )
+    )

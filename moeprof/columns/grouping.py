@@ -17,6 +17,7 @@ _FEW = 4
 """Numbers up to so many times their count are counted in place; more of them are sorted."""
 _MANY = 1024
 """Rows from which on it pays to look for stretches of rows that are alike."""
+_LITTLE = 1024
 _MOST = 2**62
 
 
@@ -186,44 +187,60 @@ def _both(one: Column, other: Column) -> Column:
 
 
 def _key(columns: list[Column]) -> tuple[Int64s, int]:
-    """One number per row, at least 0, in the order of the columns' values; and their bound."""
-    key, bound = _ranks(columns[0])
-    for column in columns[1:]:
+    """One number per row, at least 0, in the order of the columns' values; and their bound.
+
+    Numbers are packed as soon as they can be counted in place, so that groups of many columns are
+    counted to the end, and sorted where they must be.
+    """
+    most = _FEW * len(columns[0]) + _LITTLE
+    key, bound = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        if isinstance(column, np.ndarray) and column.strides == (0,):
+            continue  # one value: it tells no rows apart
         ranks, count = _ranks(column)
+        if bound <= most < bound * count:
+            key, bound = _dense(key, bound)
         if bound * count >= _MOST:
             key, bound = _dense(key, bound)
             ranks, count = _dense(ranks, count)
-        key, bound = key * count + ranks, bound * count
+        if bound > 1:
+            key *= count
+        key += ranks
+        bound *= count
     return key, bound
 
 
-def _ranks(column: Column) -> tuple[Int64s, int]:
+def _ranks(column: Column) -> tuple[np.ndarray, int]:
     """Numbers in the order of a column's values, at least 0, and a bound that none reaches."""
     if isinstance(column, Coded):
-        return column.codes.astype(np.int64), max(len(column.texts), 1)
+        return column.codes, max(len(column.texts), 1)
     if column.dtype == object or column.dtype.kind == "f":
         values, ranks = np.unique(column, return_inverse=True)
         return ranks, max(len(values), 1)
     if column.dtype == bool:
-        return column.astype(np.int64), 2
+        return column, 2
     if not len(column):
-        return column.astype(np.int64), 1
+        return column, 1
     low, high = int(column.min()), int(column.max())
     if high - low < _MOST:
-        return column - low, high - low + 1
+        return column - low if low else column, high - low + 1
     values, ranks = np.unique(column, return_inverse=True)
     return ranks, len(values)
 
 
-def _dense(key: Int64s, bound: int) -> tuple[Int64s, int]:
+def _dense(key: np.ndarray, bound: int) -> tuple[Int64s, int]:
     """The numbers without gaps, in the same order, and how many there are."""
-    if bound > _FEW * len(key) + 1024:
+    if bound > _FEW * len(key) + _LITTLE:
         values, of = np.unique(key, return_inverse=True)
         return of, len(values)
     is_used = np.zeros(bound, bool)
     is_used[key] = True
-    place = np.cumsum(is_used) - 1
-    return place.take(key), int(place[-1]) + 1 if bound else 0
+    count = int(np.count_nonzero(is_used))
+    if count == bound:
+        return key.astype(np.int64), count
+    place = np.cumsum(is_used, dtype=np.int32 if bound < 2**31 else np.int64)
+    np.subtract(place, 1, out=place)
+    return place.take(key).astype(np.int64, copy=False), count
 
 
 def spread(values: Any, groups: Groups) -> Any:

@@ -8,7 +8,7 @@ longer than reading a small profile, comes in where a person or a question asks 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -28,15 +28,23 @@ Frame = TypeVar("Frame", "Table", "pd.DataFrame")
 """Of functions that do with both and give what they take."""
 
 
+class _Taken(NamedTuple):
+    """Some rows of a column, which nobody has looked at yet."""
+
+    column: Column
+    rows: np.ndarray
+
+
 class Table:
     """Columns of one length by name, in order. Nothing changes a table: methods make new ones.
 
     ``table["start_ns"]`` is a column, ``table[flags]``, ``table[places]`` and ``table[a:b]`` are
-    tables of those rows.
+    tables of those rows. Of these a column is copied when it is looked at: a question about
+    millions of rows looks at few of their columns.
     """
 
-    __slots__ = ("_frame", "columns")
-    columns: dict[str, Column]
+    __slots__ = ("_frame", "_held")
+    _held: dict[str, Column | _Taken]
     _frame: pd.DataFrame
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
@@ -45,8 +53,8 @@ class Table:
         Raises:
             ValueError: they are of several lengths.
         """
-        self.columns = dict(columns)
-        if len(lengths := {len(column) for column in self.columns.values()}) > 1:
+        self._held = dict(columns)
+        if len(lengths := {_length(column) for column in self._held.values()}) > 1:
             raise ValueError(f"columns of one table have {sorted(lengths)} rows")
 
     @staticmethod
@@ -57,6 +65,11 @@ class Table:
         made = Table({str(name): _column(data[name]) for name in data})
         made._frame = data
         return made
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """All columns by name."""
+        return {name: self[name] for name in self._held}
 
     def pandas(self) -> pd.DataFrame:
         """The table as a frame, made at the first call; its index counts the rows."""
@@ -69,15 +82,15 @@ class Table:
 
     def __len__(self) -> int:
         """How many rows."""
-        return len(next(iter(self.columns.values()), ()))
+        return next((_length(column) for column in self._held.values()), 0)
 
     def __contains__(self, name: object) -> bool:
         """Whether there is a column of this name."""
-        return name in self.columns
+        return name in self._held
 
     def __iter__(self) -> Iterator[str]:
         """The names of the columns."""
-        return iter(self.columns)
+        return iter(self._held)
 
     @overload
     def __getitem__(self, chosen: str) -> Column: ...
@@ -88,8 +101,16 @@ class Table:
     def __getitem__(self, chosen: str | np.ndarray | slice) -> Column | Table:
         """A column by its name; else the table of some rows."""
         if isinstance(chosen, str):
-            return self.columns[chosen]
-        return Table({name: column[chosen] for name, column in self.columns.items()})
+            held = self._held[chosen]
+            if isinstance(held, _Taken):
+                held = self._held[chosen] = _rows_of(*held)
+            return held
+        if isinstance(chosen, slice):
+            return Table({name: column[chosen] for name, column in self.columns.items()})
+        rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+        if chosen.dtype == bool and len(chosen) != len(self):
+            raise IndexError(f"{len(chosen)} flags for {len(self)} rows")
+        return Table(dict(zip(self._held, _taken(self._held.values(), rows), strict=True)))
 
     def __getstate__(self) -> dict[str, Column]:
         """What a copy or a pickle has: the columns."""
@@ -97,36 +118,40 @@ class Table:
 
     def __setstate__(self, columns: dict[str, Column]) -> None:
         """Take what a pickle has."""
-        self.columns = columns
+        self._held = dict(columns)
 
     def __repr__(self) -> str:
         """How much there is of it."""
-        return f"Table({len(self)} rows of {', '.join(self.columns) or 'no columns'})"
+        return f"Table({len(self)} rows of {', '.join(self._held) or 'no columns'})"
 
     def rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
         """The rows as plain values of these columns; of all where none is named."""
-        columns = [self.columns[name].tolist() for name in names or self.columns]
+        columns = [self[name].tolist() for name in names or self._held]
         return zip(*columns, strict=True)
 
     def dicts(self) -> list[dict[str, Any]]:
         """The rows as plain values by column."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows()]
+        return [dict(zip(self._held, row, strict=True)) for row in self.rows()]
 
     def select(self, *names: str) -> Table:
         """These columns alone, in this order."""
-        return Table({name: self.columns[name] for name in names})
+        return Table({name: self._held[name] for name in names})
 
     def without(self, *names: str) -> Table:
         """The other columns."""
-        return Table({name: c for name, c in self.columns.items() if name not in names})
+        return Table({name: c for name, c in self._held.items() if name not in names})
 
     def assign(self, **columns: Column) -> Table:
         """With other or more columns; one value is that of every row."""
-        return Table(self.columns | {n: _filled(value, len(self)) for n, value in columns.items()})
+        return Table(self._held | {n: _filled(value, len(self)) for n, value in columns.items()})
+
+    def beside(self, other: Table) -> Table:
+        """With the columns of another table of as many rows."""
+        return Table(self._held | other._held)
 
     def renamed(self, **names: str) -> Table:
         """With other names of some columns: the new one by the old one."""
-        return Table({names.get(name, name): column for name, column in self.columns.items()})
+        return Table({names.get(name, name): column for name, column in self._held.items()})
 
     def order(self, *names: str, falling: Sequence[str] = ()) -> np.ndarray:
         """Places of the rows in order of these columns, those alike as they stand.
@@ -134,7 +159,7 @@ class Table:
         Texts are in the order of the alphabet, missing floats last; `falling` are the columns
         whose largest values come first.
         """
-        keys = [_sort_key(self.columns[name], is_falling=name in falling) for name in names]
+        keys = [_sort_key(self[name], is_falling=name in falling) for name in names]
         return np.lexsort(keys[::-1])
 
     def sorted(self, *names: str, falling: Sequence[str] = ()) -> Table:
@@ -174,6 +199,31 @@ def texts_of(values: Iterable[str]) -> np.ndarray:
     found = np.empty(len(held), object)
     found[:] = held
     return found
+
+
+def _length(column: Column | _Taken) -> int:
+    return len(column.rows if isinstance(column, _Taken) else column)
+
+
+def _taken(columns: Iterable[Column | _Taken], rows: np.ndarray) -> Iterator[_Taken]:
+    """These rows of columns; of some rows again those among them, not a copy of a copy."""
+    known: dict[int, np.ndarray] = {}
+    for column in columns:
+        if not isinstance(column, _Taken):
+            yield _Taken(column, rows)
+            continue
+        if id(column.rows) not in known:
+            known[id(column.rows)] = column.rows[rows]
+        yield _Taken(column.column, known[id(column.rows)])
+
+
+def _rows_of(column: Column, rows: np.ndarray) -> Column:
+    """Some rows of a column; one value in the place of all stays one."""
+    if isinstance(column, Coded):
+        return Coded(_rows_of(column.codes, rows), column.texts)
+    if column.strides == (0,) and len(column):
+        return np.broadcast_to(column[0], len(rows))
+    return column[rows]
 
 
 def _filled(value: object, count: int) -> Column:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeprof.columns.grouping import grouped_columns
+from moeprof.columns.grouping import distinct
 from moeprof.columns.table import Table
 from moeprof.ingest.planes.host_plane import HostEvents
 from moeprof.ingest.planes.record import PROGRAM_NAME, Record, work_frame
 from moeprof.ingest.xspace.space import ABSENT, Int64s
 from moeprof.tables.intervals import last_begun
 
-_END = "end: "
+_FEW = 4
+"""Ids that span so many times their count are looked up in an array; others are sorted."""
 
 
 def read_cpu_work(events: HostEvents, record: Record, *, are_calls: bool = False) -> None:
@@ -27,12 +28,11 @@ def read_cpu_work(events: HostEvents, record: Record, *, are_calls: bool = False
     it has a correlation id, and all are where devices recorded events of their own (`are_calls`).
     """
     columns = events.columns
-    is_end = events.named(lambda name: name.startswith(_END))
     is_call = events.has("correlation_id") | are_calls
-    is_work = events.keep & (columns.texts["hlo_op"] >= 0) & ~is_end & ~is_call
-    record.drop("ends of operations", is_end.sum())
+    is_work = events.keep & (columns.texts["hlo_op"] >= 0) & ~is_call
+    record.drop("ends of operations", len(events.ends.flow))
     places = np.flatnonzero(is_work)
-    ends = np.maximum(events.end_ns[places], _done_ns(events, places, np.flatnonzero(is_end)))
+    ends = np.maximum(events.end_ns[places], _done_ns(events, places))
     labels = record.labels
     work = work_frame(
         len(places),
@@ -53,7 +53,7 @@ def read_cpu_work(events: HostEvents, record: Record, *, are_calls: bool = False
     if len(work):
         record.work.append(work)
         record.waits.append(waits)
-    rest = events.keep & ~is_end & ~is_work & ~is_wait & ~events.has("step_num")
+    rest = events.keep & ~is_work & ~is_wait & ~events.has("step_num")
     rest &= ~(events.has("run_id") & events.named(lambda name: "::Execute" in name))
     record.drop("other host events", rest.sum())
 
@@ -63,18 +63,36 @@ def _number(events: HostEvents, name: str, places: Int64s, default: int) -> Int6
     return np.where(values == ABSENT, default, values)
 
 
-def _done_ns(events: HostEvents, work: Int64s, ends: Int64s) -> Int64s:
+def _done_ns(events: HostEvents, work: Int64s) -> Int64s:
     """When each piece of work was done by its end event; the start of time where it has none."""
-    kinds = np.concatenate([events.number("_pt")[work], events.number("_ct")[ends]])
-    flows = np.concatenate([events.number("_p")[work], events.number("_c")[ends]])
-    is_known = (kinds != ABSENT) & (flows != ABSENT)
-    pairs = np.full(len(kinds), -1, np.int64)
-    pairs[is_known] = grouped_columns([kinds[is_known], flows[is_known]]).of
-    mine, theirs = pairs[: len(work)], pairs[len(work) :]
-    done = np.full(pairs.max(initial=-1) + 2, ABSENT, np.int64)  # the last place is of no flow
-    done[theirs] = events.start_ns[ends]
-    done[-1] = ABSENT
-    return done[mine]
+    kind, flow, start_ns = events.ends
+    asked, done_ns = events.number("_pt")[work], np.full(len(work), ABSENT, np.int64)
+    for known in distinct(kind[flow != ABSENT]).tolist():
+        if known != ABSENT:
+            own, mine = (kind == known) & (flow != ABSENT), np.flatnonzero(asked == known)
+            flows = events.number("_p")[work[mine]]
+            done_ns[mine] = _last_of(flow[own], start_ns[own], flows)
+    return done_ns
+
+
+def _last_of(ids: Int64s, values: Int64s, asked: Int64s) -> Int64s:
+    """The last value of each id that is asked for; `ABSENT` where it has none.
+
+    The runtime counts ids: those that lie close together have a place each in one array.
+    """
+    found = np.full(len(asked), ABSENT, np.int64)
+    low, high = int(ids.min()), int(ids.max())
+    if high - low <= _FEW * (len(ids) + len(asked)):
+        values_by_id = np.full(high - low + 1, ABSENT, np.int64)
+        values_by_id[ids - low] = values
+        is_in = (asked >= low) & (asked <= high)
+        found[is_in] = values_by_id[asked[is_in] - low]
+        return found
+    order = np.argsort(ids, kind="stable")
+    at = np.maximum(np.searchsorted(ids[order], asked, "right") - 1, 0)
+    is_known = ids[order[at]] == asked
+    found[is_known] = values[order[at[is_known]]]
+    return found
 
 
 def _waits(events: HostEvents, waits: Int64s, places: Int64s, work: Table, record: Record) -> Table:

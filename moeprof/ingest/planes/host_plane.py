@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,7 @@ _NUMBERS = (
     *("program_id", "run_id", "device_ordinal", "step_num", "_pt", "_p", "_ct", "_c"),
     *("correlation_id", "global_device_id", "device_id"),
 )
+_END = "end: "
 _POOL = ("ThreadpoolListener::", "ThunkExecutor::", "Wait: pending_threads", "InvokeRendezvous")
 _COMPILES = ("backend_compile", "PyClient::Compile", "CompileAndLoad", "TfrtCpuClient::Compile")
 _PJRT_FLOW = 5
@@ -40,17 +42,26 @@ _DEVICE_EXECUTE = re.compile(r"^(?:\[(\d+)\] )?.*LoadedExecutable::Execute")
 """The number is the device's place among those of the process, as GPU planes are numbered."""
 
 
+class Ends(NamedTuple):
+    """Events that only say when an op was done: kind and id of the flow from it, and when."""
+
+    kind: Int64s
+    flow: Int64s
+    start_ns: Int64s
+
+
 @dataclass(frozen=True)
 class HostEvents:
     """The host plane's events; ``keep`` marks those whose stamps can be true.
 
-    ``zero_ns`` is when the capture began: stamps are counted from it.
+    ``ends`` are those that only say when work of another event was done. Stamps count from the
+    beginning of the capture.
     """
 
     plane: PlaneHead
     columns: EventColumns
     keep: Flags
-    zero_ns: int
+    ends: Ends
 
     def named(self, test: Callable[[str], object]) -> Flags:
         """Kept events whose name passes the test."""
@@ -66,15 +77,15 @@ class HostEvents:
         is_there: Flags = self.number(name) != ABSENT
         return self.keep & is_there
 
-    @cached_property
+    @property
     def start_ns(self) -> Int64s:
         """Starts, of all events in the columns."""
-        return self.columns.start_ns - self.zero_ns
+        return self.columns.start_ns
 
-    @cached_property
+    @property
     def end_ns(self) -> Int64s:
         """Ends, of all events in the columns."""
-        return self.columns.end_ns - self.zero_ns
+        return self.columns.end_ns
 
     @cached_property
     def stated_run(self) -> Int64s:
@@ -93,22 +104,42 @@ class HostEvents:
         return told
 
 
+_NO_ENDS = Ends(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
 def read_host_events(space: Space, plane: PlaneHead, zero_ns: int, record: Record) -> HostEvents:
     """Decode the plane; what is left out is counted in `record`."""
     is_pool = names_that(plane.event_names, lambda name: name.startswith(_POOL))[:-1]
     is_python = names_that(plane.event_names, lambda name: name.startswith("$"))[:-1]
+    is_end = names_that(plane.event_names, lambda name: name.startswith(_END))[:-1]
     columns = space.events(
         plane,
         numbers=_NUMBERS,
         texts=("hlo_op", "name", "hlo_module"),
-        skip_names=is_pool | is_python,
+        skip_names=is_pool | is_python | is_end,
     )
     keep = sound(columns.start_ns, columns.end_ns)
     record.drop("thread pool bookkeeping", columns.skipped[is_pool].sum())
     record.drop("Python calls", columns.skipped[is_python].sum())
     drop_impossible(plane, columns, keep, record)
     record.events += len(columns) + int(columns.skipped.sum())
-    return HostEvents(plane, columns, keep, zero_ns)
+    for stamps in (columns.start_ns, columns.end_ns):
+        stamps -= zero_ns  # in place, as there may be many millions
+    ends = _NO_ENDS
+    if columns.skipped[is_end].any():
+        ends = _read_ends(space, plane, is_end, zero_ns, record)
+    return HostEvents(plane, columns, keep, ends)
+
+
+def _read_ends(space: Space, plane: PlaneHead, is_end: Flags, zero_ns: int, record: Record) -> Ends:
+    """Half of the events of a CPU are ends: read by themselves, they take a third of the memory."""
+    columns = space.events(plane, numbers=("_ct", "_c"), skip_names=~is_end)
+    is_known = columns.name >= 0  # the others were read before
+    keep = sound(columns.start_ns, columns.end_ns) | ~is_known
+    drop_impossible(plane, columns, keep, record)
+    at = np.flatnonzero(keep & is_known)
+    kind, flow = (columns.numbers[name][at] for name in ("_ct", "_c"))
+    return Ends(kind, flow, columns.start_ns[at] - zero_ns)
 
 
 def read_host_facts(events: HostEvents, record: Record) -> None:
