@@ -34,10 +34,10 @@ def test_what_the_user_set_stays():
 
 RARELY = """
 import atexit, gc
-from moeprof.interpreter import collect_rarely
+from moeprof.interpreter import own_the_process
 atexit.register(lambda: print(gc.get_freeze_count() > 0))  # what is registered last runs first
-collect_rarely()
-collect_rarely()
+own_the_process()
+own_the_process()
 print(gc.isenabled(), gc.get_threshold()[0])
 """
 
@@ -45,3 +45,33 @@ print(gc.isenabled(), gc.get_threshold()[0])
 def test_a_command_searches_for_garbage_rarely_and_not_at_its_end():
     done = subprocess.run([sys.executable, "-c", RARELY], capture_output=True, check=True)
     assert done.stdout.split() == [b"True", b"50000", b"True"]
+
+
+KEPT = """
+import sys
+from pathlib import Path
+from moeprof.interpreter import own_the_process
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+if sys.argv[1] == "own":
+    own_the_process()
+before = resident()
+for _ in range(3):
+    blocks = [b"x" * (8 << 20) for _ in range(4)]
+    del blocks
+print(resident() - before > 16 << 20)
+"""
+
+
+def kept_of_32_mib(how: str, **variables: str) -> str:
+    command, environment = [sys.executable, "-c", KEPT, how], {**os.environ, **variables}
+    done = subprocess.run(command, capture_output=True, check=True, env=environment)
+    return done.stdout.decode().strip()
+
+
+def test_a_command_keeps_memory_that_is_freed_for_what_comes_next():
+    assert kept_of_32_mib("own") == "True"
+    assert kept_of_32_mib("other") == "False"
+    assert kept_of_32_mib("own", MALLOC_TRIM_THRESHOLD_="131072") == "False"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from moeprof.cli.findings import EXIT_PARTIAL, newest, said_of_damage
 from moeprof.cli.output import refuse_an_input, refuse_no_place
 from moeprof.cli.progress import working
 from moeprof.cli.selection import RunPath, names_parts, selects
+from moeprof.interpreter import own_the_process
 from moeprof.units import format_bytes
 
 if TYPE_CHECKING:
@@ -83,8 +84,9 @@ def command(
     from moeprof.reports.perfetto import write_perfetto
     from moeprof.reports.run.document import build
     from moeprof.tables.store import write_tables
-    from moeprof.tables.trace import with_names
+    from moeprof.tables.trace import with_names, with_trust
 
+    own_the_process()
     run = newest(run, session)
     with working("reading the run") as work:
         trace = open_run(run, session, hosts, tell=work.counting("reading the run"))
@@ -94,7 +96,7 @@ def command(
         with working("writing the tables"):
             # By name, too, as others read the tables, who know no needs.
             laws = tuple(map(with_questions, trace.trust))
-            tables = write_tables(replace(trace, trust=laws), folder)
+            tables = write_tables(with_trust(trace, laws), folder)
         note |= _note(folder, tables)
         click.echo(folder)
     if perfetto is not None:

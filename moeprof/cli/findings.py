@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast, overload
 import click
 
 from moeprof.cli.kept import answered
-from moeprof.interpreter import collect_rarely, uncollected
+from moeprof.interpreter import own_the_process, uncollected
 
 if TYPE_CHECKING:
     from moeprof.answers.document import Document
@@ -148,7 +148,7 @@ def _read_hosts(
 ) -> Document:
     from moeprof.cli.progress import working
 
-    collect_rarely()
+    own_the_process()
     with working("reading the run") as work:
         with uncollected():
             from moeprof.analyzers.registry import in_order

@@ -12,6 +12,7 @@ from moeprof.cli.kept import answered
 from moeprof.cli.output import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.cli.selection import RunPath, keeps_answers, names_hardware, names_parts, selects
+from moeprof.interpreter import own_the_process
 
 if TYPE_CHECKING:
     from moeprof.tables.name_rule import NameRules
@@ -85,6 +86,7 @@ def _page(
     from moeprof.reports.parts.templating import packed_plotly
     from moeprof.reports.run.page import render
 
+    own_the_process()
     packed_plotly()  # on a thread, while the run is read
     asked, is_drawn = (session, hosts, hardware, names), len(runs) == 1
     documents = [read_document(r, (), *asked, is_drawn=is_drawn, as_named=True) for r in runs]

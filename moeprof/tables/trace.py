@@ -364,6 +364,11 @@ def with_meta(trace: Trace, **changes: Any) -> Trace:
     return _changed(trace, meta=replace(trace.meta, **changes))
 
 
+def with_trust(trace: Trace, trust: tuple[Law, ...]) -> Trace:
+    """`trace` with another trust record; no frame is read for that."""
+    return _changed(trace, trust=trust)
+
+
 def _changed(trace: Trace, **changes: Any) -> Trace:
     """`trace` with other fields, of which none is read for that."""
     made = Trace(**{**vars(trace), **changes})
