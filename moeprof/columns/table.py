@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 Column: TypeAlias = Any
 """An int64, float64 or bool array, `Coded` texts, or an array of texts as objects."""
-
-
 Given: TypeAlias = "Table | pd.DataFrame"
 """What a function takes that turns it into a `Table`."""
 Frame = TypeVar("Frame", "Table", "pd.DataFrame")
@@ -164,8 +162,7 @@ class Table:
 
     def sorted(self, *names: str, falling: Sequence[str] = ()) -> Table:
         """The rows in that order."""
-        found: Table = self[self.order(*names, falling=falling)]
-        return found
+        return self[self.order(*names, falling=falling)]
 
 
 def stacked(tables: Sequence[Table]) -> Table:
@@ -232,17 +229,10 @@ def _filled(value: object, count: int) -> Column:
         return Coded.same(value, count)
     if isinstance(value, bool | int | float | np.generic):
         return np.broadcast_to(np.asarray(value), count)
-    return (
-        texts_of(value)
-        if isinstance(value, list) and _are_texts(value)
-        else np.asarray(value)
-        if isinstance(value, list)
-        else value
-    )
-
-
-def _are_texts(values: Sequence[object]) -> bool:
-    return bool(values) and isinstance(values[0], str)
+    if isinstance(value, list):
+        are_texts = bool(value) and isinstance(value[0], str)
+        return texts_of(value) if are_texts else np.asarray(value)
+    return value
 
 
 def _sort_key(column: Column, *, is_falling: bool) -> np.ndarray:

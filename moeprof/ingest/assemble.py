@@ -71,8 +71,8 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
     programs: dict[int, Program] = {}
     for host in hosts:
         programs = {**host.programs, **programs}
-    work_parts = [Table.of(part) for host in hosts for part in host.record.work]
-    ran = {module for part in work_parts for module in distinct(part["module"]).tolist()}
+    parts = [part for host in hosts for part in host.record.work]
+    ran = {module for part in parts for module in distinct(part["module"]).tolist()}
     shown = ran & programs.keys() or programs.keys()
     ran_programs = {key: programs[key] for key in shown}
     ops = hlo_frame(ran_programs)

@@ -10,7 +10,7 @@ import numpy as np
 
 from moeprof.columns.coded import Coded, by_alphabet, code_type
 from moeprof.columns.grouping import grouped_columns
-from moeprof.columns.table import Given, Table, stacked
+from moeprof.columns.table import Table, stacked
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.host_side import Calls, HostFile, read_allocations, read_calls
 from moeprof.ingest.planes.record import LABELLED, Host, Labels, joined
@@ -82,7 +82,7 @@ def executions_frame(tables: Sequence[HostTables]) -> Table:
     """`EXECUTIONS`, by host, device and start."""
     parts = []
     for table in tables:
-        rows = Table.of(table.executions)
+        rows = table.executions
         step = _steps_of(table, rows)
         lasts_ns = rows["end_ns"] - rows["start_ns"]
         whole = rows.assign(host=table.host.name, step=step, duration_ns=lasts_ns)
@@ -280,9 +280,9 @@ def _row(host: str, kind: str, dated: Dated, started_ns: int) -> dict[str, objec
     return {**known, "start_ns": start_ns, "duration_ns": dated.duration_ns, "size_bytes": -1}
 
 
-def _stacked(parts: Sequence[Given], schema: Schema, *, by_start: bool = True) -> Table:
+def _stacked(parts: Sequence[Table], schema: Schema, *, by_start: bool = True) -> Table:
     """Tables one behind the other, labels joined; `by_start` puts those of one host in order."""
-    filled = [Table.of(part) for part in parts if len(part)]
+    filled = [part for part in parts if len(part)]
     if not filled:
         return schema.table()
     if len(filled) == 1:

@@ -228,7 +228,7 @@ def _placed(
         programs={m: replace(program, damage=[]) for m, program in host.programs.items()},
     )  # what is damaged in a program is noted where programs are joined
     work, waits = (
-        [set(distinct(Table.of(part)["module"]).tolist()) for part in parts]
+        [set(distinct(part["module"]).tolist()) for part in parts]
         for parts in (host.record.work, host.record.waits)
     )
     ran, touched = set().union(*work), set().union(*work, *waits)

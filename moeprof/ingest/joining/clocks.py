@@ -354,7 +354,7 @@ def _name(table: HostTables, module: int) -> str:
 
 def _rounds(table: HostTables, numbers: Mapping[int, int], by_step: bool) -> Table:
     """Number of the name, step or 0, place in it, places to compare, of each (module, run id)."""
-    executions = Table.of(table.executions)
+    executions = table.executions
     own = grouped(executions, "module", "run_id")
     order = np.argsort(own.min(executions["start_ns"]), kind="stable")
     runs: Table = executions.select("module", "run_id")[own.first[order]]

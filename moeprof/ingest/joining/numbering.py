@@ -88,7 +88,7 @@ def _with_common_calls(hosts: Sequence[Host]) -> Sequence[Host]:
 def _modules(host: Host) -> set[int]:
     """Ids of the programs that its work is of."""
     parts = [*host.record.work, *host.record.waits]
-    modules = [Table.of(part)["module"] for part in parts]
+    modules = [part["module"] for part in parts]
     return {module for own in modules for module in distinct(own).tolist()} - {-1}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moeprof.columns.grouping import grouped
-from moeprof.columns.table import Given, Table
+from moeprof.columns.table import Table
 from moeprof.hlo.program import Program
 from moeprof.ingest.placing.executions import (
     NONE_UNLAUNCHED,
@@ -88,7 +88,7 @@ class HostTables:
 
 def host_tables(
     host: Host,
-    ops: Given,
+    ops: Table,
     instructions: Instructions,
     inside: Bodies,
     programs: Mapping[int, Program],
@@ -99,7 +99,6 @@ def host_tables(
     device and start and has, besides the columns of `record.COLUMNS`, recorded_ns, instruction,
     evidence (code), confidence, step and self_ns.
     """
-    ops = Table.of(ops)
     record = near_the_work(host.record)
     host = replace(host, record=record)
     ordered = _in_order(record.take_work())
@@ -143,7 +142,7 @@ def host_tables(
         work = work.assign(run_id=_run_ids(work["run_id"], is_work, rows, number))
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
     work = work.assign(step=step, self_ns=self_ns)
-    silent = silent_devices(_executed(record), work, lost)
+    silent = silent_devices(record.executed, work, lost)
     if lost.excluded:
         record.drop(OF_EXCLUDED, int(is_out.sum()))
         work = work[~is_out]
@@ -163,7 +162,7 @@ def _steps(
     number: Int64s,
 ) -> tuple[Cut, LostLaunches]:
     """The steps of a host, of those devices whose launches have their work."""
-    record, executed, lost = host.record, _executed(host.record), NOTHING_LOST
+    record, lost = host.record, NOTHING_LOST
     while True:
         whole = known[~_is_of(known["device"], lost.excluded)]
         cut = cut_steps(
@@ -178,14 +177,10 @@ def _steps(
         step_of = {run: step.step for step in cut.steps for run in step.runs}
         by_execution = _steps_of_executions(rows, step_of, lost.excluded)
         step = by_execution[number] if len(number) else np.zeros(0, np.int64)
-        found = lost_launches(record.called, work, step, cut.steps, lost.excluded, executed)
+        found = lost_launches(record.called, work, step, cut.steps, lost.excluded, record.executed)
         if found.excluded == lost.excluded:
             return cut._replace(steps=without_lost(cut.steps, found)), found
         lost = found
-
-
-def _executed(record: Record) -> Table | None:
-    return None if record.executed is None else Table.of(record.executed)
 
 
 def _is_of(device: Int64s, devices: frozenset[int]) -> Flags:
@@ -196,14 +191,13 @@ def _single_launches(record: Record) -> Int64s:
     """Correlation ids of the host's calls that bring one piece of work: no replays of graphs."""
     if record.called is None or not len(record.called.calls):
         return np.zeros(0, np.int64)
-    calls = Table.of(record.called.calls)
+    calls = record.called.calls
     ids: Int64s = calls["correlation_id"][~calls["is_replay"]]
     return ids
 
 
-def _in_order(given: Sequence[Given]) -> Table:
+def _in_order(parts: Sequence[Table]) -> Table:
     """All work by device and start, the longest first of those that start at once."""
-    parts = [Table.of(part) for part in given]
     columns = {
         name: joined([part[name] for part in parts] or [np.zeros(0, np.int64)]) for name in COLUMNS
     }

@@ -25,7 +25,7 @@ import numpy as np
 
 from moeprof.columns.coded import Coded
 from moeprof.columns.grouping import distinct, grouped, grouped_columns
-from moeprof.columns.table import Given, Table, isin
+from moeprof.columns.table import Table, isin
 from moeprof.ingest.planes.record import Labels
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.intervals import apart, cover, is_first
@@ -35,9 +35,8 @@ Bodies = Mapping[int, Int64s]
 """Row of a calling op in `HLO_OPS` -> rows of all ops that it calls, however deep."""
 
 
-def bodies(ops: Given) -> dict[int, Int64s]:
+def bodies(ops: Table) -> dict[int, Int64s]:
     """Bodies of every calling op of `HLO_OPS`."""
-    ops = Table.of(ops)
     found: dict[int, Int64s] = {}
     is_caller = isin(ops["opcode"], CALLERS)
     for module in distinct(ops["module"][is_caller]).tolist():

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from moeprof.columns.coded import Coded
 from moeprof.columns.grouping import distinct, grouped_columns
-from moeprof.columns.table import Column, Given, Table
+from moeprof.columns.table import Column, Table
 from moeprof.hlo.program import Program
 from moeprof.ingest.placing.graph_match.anchors import read_names
 from moeprof.ingest.placing.graph_match.launches import (
@@ -36,7 +36,7 @@ Ints = npt.NDArray[np.int64]
 _ROUNDS = 2
 
 
-def match_graphs(work: Given, program: Program) -> Table:
+def match_graphs(work: Table, program: Program) -> Table:
     """Find the ops of device work whose recorded op is no instruction of the module.
 
     Args:
@@ -51,7 +51,6 @@ def match_graphs(work: Given, program: Program) -> Table:
         ``confidence`` (float64 in [0, 1], levels in `solve`) and ``evidence`` (coded: "graph"
         where an op was found, else empty). Rows that have an op of the module get none.
     """
-    work = Table.of(work)
     slots, confidence = np.full(len(work), -1, np.int64), np.zeros(len(work))
     labels = _codes(work["op"])
     known_ops = program.ops.keys()
