@@ -92,10 +92,6 @@ def answered(recorded, step):
     both = places.merge(key, on=["device", "alike", "place"], how="left", validate="1:1")
     classes = classify(programs_in(ops, set(ops["module"].tolist()))).pandas()
     parts = classes.set_index("op")["component"]
-        classify(programs_in(ops, set(ops["module"].tolist())))
-        .pandas()
-        .set_index("op")["component"]
-    )
     both["found_part"], both["key_part"] = both["found"].map(parts), both["key"].map(parts)
     return both
 
