@@ -20,7 +20,7 @@ from moeprof.tables.routing import PARTS_KEY, RECEIVED, RECORDING_KEY, ROUTING
 from moeprof.tables.schema import Schema
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
 _MOST_NAMED = 3
 _NUMBERED = re.compile(r"p(\d+)\.parquet$")
@@ -241,15 +241,16 @@ def _summed(rows: Table, parts: int) -> Table:
 
 
 def _one(file: Path, schema: Schema) -> Table:
-    import pandas as pd
     import pyarrow as pa
+    from pyarrow import parquet
 
     try:
-        table = pd.read_parquet(file)
+        found = parquet.ParquetFile(file).read()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise TraceError(f"{file}: expected a Parquet table, found {error}; remove it") from error
     try:
-        counts = schema.check(_as_int64(table, schema))
+        columns = {name: _as_int64(found.column(name)) for name in found.column_names}
+        counts = schema.checked(Table(columns))
     except TableError as error:
         raise TraceError(f"{file}: {error}; remove it") from error
     negative = [name for name in schema.names if name not in _SIGNED and (counts[name] < 0).any()]
@@ -258,23 +259,19 @@ def _one(file: Path, schema: Schema) -> Table:
             f"{file}: expected numbers from 0 in column '{negative[0]}', found "
             f"{counts[negative[0]].min()}; remove it"
         )
-    return Table.of(counts)
+    return counts
 
 
-def _as_int64(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
-    """Counts of any width and sign, and floats that are whole, as the schema has them."""
-    names = [name for name in schema.names if name in table.columns]
-    kept = {name: table[name] for name in names if _are_whole(table[name])}
-    return table.assign(**{name: values.astype("int64") for name, values in kept.items()})
+def _as_int64(column: pa.ChunkedArray) -> np.ndarray:
+    """Counts of any width and sign, and floats that are whole, as int64; others as they are."""
+    import pyarrow as pa
 
-
-def _are_whole(values: pd.Series) -> bool:
-    from pandas.api.types import is_numeric_dtype
-
-    if values.isna().any() or not is_numeric_dtype(values):
-        return False
-    numbers = values.to_numpy()
-    return bool(values.dtype != "bool" and (numbers == numbers.round()).all())
+    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if column.null_count or not is_number:
+        return np.array(column.to_pylist())
+    values: np.ndarray = np.from_dlpack(column.combine_chunks())  # its own way imports pandas
+    is_whole = np.isfinite(values) & (values == np.round(values))
+    return values.astype(np.int64) if is_whole.all() else values
 
 
 def routing_notes(run: Path | None) -> tuple[str, ...]:
