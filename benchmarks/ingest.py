@@ -13,7 +13,7 @@ bytes are in the page cache.
 Contestants other than `moeprof` do less: `jax.profiler.ProfileData` decodes every event with its
 stats and adds up time by name, in Python; xprof converts the profile to its framework_op_stats
 (through the C++ it ships). They take part where they are installed. ``import pandas`` reads
-nothing: it is the part of moeprof's time that no reader can shorten.
+nothing: it is what moeprof's answers took at least while they were made with it.
 """
 
 from __future__ import annotations
