@@ -18,6 +18,7 @@ from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, sure_names, sure_rows
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.analyzers.gap_causes import told
+from moeprof.columns.coded import Coded, stacked
 from moeprof.columns.table import isin
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, Tracks, looks_of, tracks_by_lane
 from moeprof.tables.clock import comparable_stamps
@@ -204,7 +205,10 @@ def gap_slices(
     Gaps on the hosts ``without`` are left out.
     """
     known = gaps_of(trace)
-    gaps = told(trace, known[~isin(known["host"], without)]).pandas()
+    found = told(trace, known[~isin(known["host"], without)])
+    names = stacked([sure_names(trace.table("events")), Coded.same("", 1)])  # "": that of row -1
+    called = found.assign(before=names[found["before"]], after=names[found["after"]])
+    gaps = called.pandas()
     start = comparable_stamps(trace.meta, gaps["host"], gaps["start_ns"].to_numpy())
     length = gaps["length_ns"].to_numpy()
     track = np.zeros(len(gaps), np.int64)
@@ -212,27 +216,12 @@ def gap_slices(
     for (host, device), rows in cast("dict[tuple[str, int], Any]", places).items():
         parent, ends = devices[host, device], start[rows] + length[rows]
         track[rows] = tracks_by_lane(tracks, parent, GAPS, start[rows], ends, ABOUT_GAPS)
-    names = _names(trace.events)
-    named = gaps.assign(
-        cause=gaps["cause"].where(gaps["is_long"], SHORT),
-        before=names.take(gaps["before"].to_numpy()),
-        after=names.take(gaps["after"].to_numpy()),
-    )
+    named = gaps.assign(cause=gaps["cause"].where(gaps["is_long"], SHORT))
     look, rows = looks_of([named[name] for name in ("cause", "component", "before", "after")])
     looks = [_look_of_gap(*map(str, row)) for row in rows]
     late = gaps["late_ns"].fillna(NONE).to_numpy(dtype=np.int64)
     numbers = {"step": gaps["step"].to_numpy(), "launch late by, ns": late}
     return Slices(track, start, start + length, look, looks, numbers)
-
-
-def _names(events: pd.DataFrame) -> pd.Categorical:
-    """What each piece is called, and behind the last one the empty name of row -1."""
-    asked = ["op", "name", "confidence"]
-    place, rows = looks_of([events[name] for name in asked])
-    called = [*sure_names(pd.DataFrame(rows, columns=asked)), ""]
-    codes, found = pd.factorize(np.array(called, dtype=object))
-    code: Int64s = codes[np.append(place, -1)]
-    return pd.Categorical.from_codes(code, categories=pd.Index(found))
 
 
 def _look_of_gap(cause: str, component: str, before: str, after: str) -> Look:
