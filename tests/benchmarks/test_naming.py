@@ -23,6 +23,7 @@ from op_truth import truths
 from rename import renamed
 from source_truth import of_json, of_script
 
+from moeprof.columns.table import Table
 from moeprof.ingest.dump import open_dump
 
 SCRIPT = """
@@ -91,7 +92,7 @@ def test_shares_of_all_op_time_are_those_worked_out_by_hand(tmp_path, monkeypatc
     classes = pd.DataFrame(
         {"module": 7, "op": called.keys(), "component": called.values(), "evidence": "structure"}
     )
-    monkeypatch.setattr(scoring, "classes_of", lambda _trace: classes)
+    monkeypatch.setattr(scoring, "classes_of", lambda _trace: Table.of(classes))
     score = scoring.of_trace(trace, source())
     assert score.row() == {
         "right": 50.0,
