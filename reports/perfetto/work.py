@@ -229,7 +229,12 @@ def _names(events: pd.DataFrame) -> pd.Categorical:
     """What each piece is called, and behind the last one the empty name of row -1."""
     asked = ["op", "name", "confidence"]
     place, rows = looks_of([events[name] for name in asked])
-    called = [*sure_names(pd.DataFrame(rows, columns=asked)), ""]
+    called = [
+        *sure_names(
+            pd.DataFrame(rows, columns=asked).astype({"op": "category", "name": "category"})
+        ),
+        "",
+    ]
     codes, found = pd.factorize(np.array(called, dtype=object))
     code: Int64s = codes[np.append(place, -1)]
     return pd.Categorical.from_codes(code, categories=pd.Index(found))
