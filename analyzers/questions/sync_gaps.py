@@ -246,7 +246,7 @@ def has_programs(trace: Trace) -> bool:
 
 
 def _owners(work: Table, has_op: Flags, rows: Int64s) -> Int64s:
-    """The piece whose component counts for each of `rows`: itself, or the last before it with an op.
+    """The piece whose component counts for each of `rows`: its own, or the last with a sure op.
 
     ``has_op``: whether the op of each piece is known for sure.
     """
