@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, programs_of
 from moeprof.analyzers.classify.op_kinds import exchange_of, is_grouped_gemm
@@ -24,6 +24,9 @@ from moeprof.tables.intervals import cover
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all", "all-gather"})
 _WAYS = frozenset({"dispatch", "combine"})
@@ -205,6 +208,8 @@ class Filled:
 
 def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
     """What the run recorded for the used steps, and what to know about it."""
+    import pandas as pd
+
     known = recorded(trace)
     note = "used rows are means over layers and ranks: which layer an op serves is not told apart"
     none = Counts(pd.Series(dtype="float64"))
@@ -244,6 +249,8 @@ def filled_by_step(trace: Trace) -> pd.DataFrame:
     Empty where nothing was recorded, or not for the steps whose times are shown. Its mean over
     steps is the use that `receive_buffers` tells.
     """
+    import pandas as pd
+
     if not recorded(trace).is_of_window:
         return BY_STEP.frame()
     uses = uses_of(trace)

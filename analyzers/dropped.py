@@ -8,10 +8,9 @@ least, as a capacity of each sequence may drop more.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.buffers import uses_of
 from moeprof.analyzers.costs.grouped import BATCHED, expert_products
@@ -23,6 +22,9 @@ from moeprof.tables.analysis import Metric
 from moeprof.tables.law import Need
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _PLACE = ["step", "layer"]
 _TOKENS_ARE_ROWS = frozenset({"dispatch", "combine"})
@@ -49,6 +51,8 @@ class Dropped(NamedTuple):
     @property
     def headline(self) -> tuple[Metric, ...]:
         """Shares of all pairs."""
+        import pandas as pd
+
         whole = self.pairs.sum()
         sums = (series.sum(skipna=False) for series in (self.exact, self.least))
         shares = (float(each / whole) if whole and pd.notna(each) else None for each in sums)
@@ -83,6 +87,8 @@ class Dropped(NamedTuple):
 @once
 def dropped_pairs(trace: Trace) -> Dropped:
     """Dropped pairs of the recorded steps that figures are taken from."""
+    import pandas as pd
+
     routing = recorded(trace).routing.pandas()
     if routing.empty:
         nothing = pd.Series(dtype="float64")

@@ -10,8 +10,9 @@ hot expert is never averaged away.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.load.balance import Loads, hidden_by_the_mean, overload, step_loads
 from moeprof.analyzers.load.recorded import recorded
@@ -21,6 +22,9 @@ from moeprof.answers.cells import per_cell
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = Schema(
     "load_map",

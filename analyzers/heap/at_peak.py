@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, WEIGHTS, Contents, shape_of
@@ -27,6 +27,9 @@ from moeprof.tables.compiled_memory import on_device
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 AT_PEAK = Schema(
     "at_peak",
@@ -249,6 +252,8 @@ def difference_of_peaks(base: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 def _without_contents(table: pd.DataFrame) -> pd.DataFrame:
     """`AT_PEAK` with its temporaries as one row, `UNTOLD`; none where it has none."""
+    import pandas as pd
+
     stays = table["content"].isin(_STAYING)
     size = int(table["size_bytes"][~stays].sum())
     told = table[stays]

@@ -8,8 +8,9 @@ the memory and the peak of all that is in it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.heap.at_peak import Peak, peak_of
@@ -17,6 +18,9 @@ from moeprof.analyzers.heap.places import Int64s
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HELD = Schema(
     "planned_over_time",
@@ -36,6 +40,8 @@ def planned_over_time(trace: Trace, module: int) -> pd.DataFrame:
 
     Empty where the profile keeps no account of its buffers' lives, or no op can be laid on them.
     """
+    import pandas as pd
+
     peak = peak_of(trace, module)
     if peak is None or not peak.heaps:
         return HELD.frame()
@@ -71,6 +77,8 @@ def _live_by_op(trace: Trace, peak: Peak) -> Int64s:
 
 def _rows(places: pd.DataFrame, at_ns: pd.Series, held: Int64s, order: int) -> pd.DataFrame:
     """Of what is at one time an end comes first, then a start, then work: `order` says which."""
+    import pandas as pd
+
     known = {"host": places["host"].astype("str"), "device": places["device"], "at_ns": at_ns}
     return pd.DataFrame({**known, "held_bytes": held, "order": order})
 

@@ -7,8 +7,7 @@ experts: G times the products and the memory. An upgrade of JAX may change which
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.grouped import FALLBACK
@@ -19,6 +18,9 @@ from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def find(trace: Trace) -> Hint | None:

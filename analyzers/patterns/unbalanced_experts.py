@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from moeprof.analyzers.gain import Saving, gain_of
 from moeprof.analyzers.laws import laws_of
@@ -11,6 +11,9 @@ from moeprof.analyzers.questions.expert_load import EVEN, expert_load
 from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def find(trace: Trace) -> Hint | None:

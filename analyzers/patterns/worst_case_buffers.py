@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.receive_buffers import receive_buffers
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_count, format_percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MOSTLY_EMPTY = 0.5
 """Buffers used for more than this share are sized well enough."""

@@ -15,8 +15,9 @@ does not depend on the data. GB are 10**9.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.account import exposed_ns
 from moeprof.analyzers.attribution import classes_of
@@ -39,6 +40,9 @@ from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes
 from moeprof.vocabulary import direction_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = Schema(
     "dispatch_combine",
@@ -132,6 +136,8 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
 
 def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
     """The sites that dispatch or combine, indexed by their place, with what their op says."""
+    import pandas as pd
+
     classes = classes_of(trace).pandas().set_index(["module", "op"])
     shapes = trace.hlo_ops["shape"]
     rows = []
@@ -209,6 +215,8 @@ def _timed(
 @once
 def exposed_by_op(trace: Trace) -> pd.Series:
     """Time of the calls of each op that no compute hides, in ns, by what `recorded_calls` has."""
+    import pandas as pd
+
     calls = recorded_calls(trace)
     op_of = calls.op_of.pandas()
     exposed = pd.Series(exposed_ns(trace)[op_of["row"]])
@@ -218,6 +226,8 @@ def exposed_by_op(trace: Trace) -> pd.Series:
 
 def _exposed_by_site(trace: Trace, calls: Calls) -> pd.Series:
     """That time by place of the site."""
+    import pandas as pd
+
     of_op = exposed_by_op(trace).to_dict()
     keys = [site.op if site.row < 0 else site.row for site in calls.sites]
     return pd.Series([float(of_op.get(key, 0)) for key in keys], dtype="float64")
@@ -225,6 +235,8 @@ def _exposed_by_site(trace: Trace, calls: Calls) -> pd.Series:
 
 def _with_bytes(table: pd.DataFrame, trace: Trace) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Sizes of custom calls by their buffers, used bytes by the recorded routing, bandwidths."""
+    import pandas as pd
+
     uses = {
         (use.module, use.op): use
         for use in uses_of(trace)
@@ -256,6 +268,8 @@ def _used_bytes(use: BufferUse | None, rows: Counts) -> float:
 
 
 def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
+    import pandas as pd
+
     if table.empty:
         return (Metric("exchange_time", None, "ns"), Metric("call_sites", 0, "count"))
     whole, wait = float(table["per_step_ns"].sum()), table["wait_ns"].sum(min_count=1)

@@ -17,8 +17,9 @@ the products take on the slowest rank of a step than on the mean one, as if rank
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.costs.grouped import (
     CUSTOM_CALL,
@@ -57,6 +58,9 @@ from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = Schema(
     "expert_load",
@@ -130,6 +134,8 @@ NONE = (
 @once  # hints ask again
 def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
+    import pandas as pd
+
     known = recorded(trace)
     if not len(known.routing):
         figures = (
@@ -228,6 +234,8 @@ def _products(
     trace: Trace, known: Recorded, loads: StepLoads
 ) -> tuple[float | None, float, tuple[str, ...]]:
     """Time of the grouped products: mean device, slowest over the mean; or why not known, in ns."""
+    import pandas as pd
+
     if not loads.are_ranks_known:
         return (
             None,
@@ -293,6 +301,8 @@ def _headline(
 
 def _busiest_expert(table: pd.DataFrame) -> tuple[Metric, ...]:
     """Where the expert is that stands above its mean the most; which, where it is always one."""
+    import pandas as pd
+
     row = table.iloc[int(table["expert_imbalance"].fillna(0).argmax())]
     is_known = pd.notna(row["expert_imbalance"])  # not where no token was routed
     layer = int(row["layer"]) if is_known else None
@@ -307,11 +317,15 @@ def _worst(table: pd.DataFrame) -> pd.Series:
 
 
 def _known(value: float) -> float | None:
+    import pandas as pd
+
     return float(value) if pd.notna(value) else None
 
 
 def _story(table: pd.DataFrame, steps: int) -> list[str]:
     """What to read from the worst layer."""
+    import pandas as pd
+
     if table["expert_imbalance"].isna().all():
         return ["no token was routed in these steps"]
     worst = _worst(table)

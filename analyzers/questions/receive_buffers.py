@@ -11,10 +11,9 @@ with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.buffers import (
@@ -45,6 +44,9 @@ from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = Schema(
     "receive_buffers",
@@ -119,6 +121,8 @@ def _calls(trace: Trace) -> pd.Series:
 
     What stands in a fusion counts as the fusion, whichever of the two names the profile says.
     """
+    import pandas as pd
+
     exchanges = calls_of(trace)
     names = pd.DataFrame(
         [(site.module, site.op) for site in exchanges.sites], columns=["module", "op"]
@@ -175,6 +179,8 @@ def _balanced_rows(use: BufferUse, mean: float) -> float:
 
     A ragged exchange sends from a buffer of T · K rows, and brings back as many into one.
     """
+    import pandas as pd
+
     if pd.notna(mean) or use.sent_rows < 0:
         return mean
     return float(min(use.sent_rows, use.rows))
@@ -222,6 +228,8 @@ def _allocation(buffers: pd.DataFrame, use: BufferUse) -> int:
 
 
 def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
+    import pandas as pd
+
     known = table[table["utilisation"].notna()]
     used = known["used_bytes"].sum() / known["worst_bytes"].sum() if len(known) else None
     largest = table["worst_bytes"].max() if len(table) else None
