@@ -30,6 +30,8 @@ _PLACE = ["step", "layer"]
 _TOKENS_ARE_ROWS = frozenset({"dispatch", "combine"})
 DROPPED = ("dropped_share", "dropped_share_at_least", "peak_dropped_share", "peak_dropped_step")
 """Columns of `expert_load`; the first two are metrics of it, too."""
+NOT_DROPPED = tuple(Metric(name, None, "share") for name in DROPPED[:2])
+"""The metrics where no routing was recorded."""
 COUNTED_FROM = frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN, Need.RECEIVED, Need.EVERY_DEVICE})
 """What they need beside the routing; the bound, too, which is the exact share where that is known.
 """

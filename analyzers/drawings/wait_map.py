@@ -38,12 +38,12 @@ ASKS = "Which rank waits in which step, and for whom?"
 def wait_map(trace: Trace) -> Analysis:
     """Waits inside collectives of every rank in every used step, and who is waited for."""
     waits = waits_in_steps(trace)
-    known = waits[~np.isnan(waits["wait_ns"])].pandas()
-    if known.empty:
+    known = waits[~np.isnan(waits["wait_ns"])]
+    if not len(known):
         said = clock_notes(trace, waits) if len(waits) else (NONE,)
-        return Analysis("wait_map", ASKS, (), SCHEMA, SCHEMA.frame(), said)
-    late = waited_for_by_step(known)
-    waiting = known.groupby(["rank", "step"])["wait_ns"].sum().unstack("step")
+        return Analysis("wait_map", ASKS, (), SCHEMA, SCHEMA.table(), said)
+    late = waited_for_by_step(known.pandas())
+    waiting = known.pandas().groupby(["rank", "step"])["wait_ns"].sum().unstack("step")
     waiting = waiting.reindex(index=late.index, columns=late.columns)
     bundle = per_cell(*late.shape)
     table = _cells(waiting, late, bundle)

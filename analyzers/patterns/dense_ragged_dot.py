@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 def find(trace: Trace) -> Hint | None:
     """Dense fallbacks among the products of the experts."""
-    table = grouped_gemm(trace).table
+    found = grouped_gemm(trace)
+    if not (found.cells["form"] == FALLBACK).any():
+        return None
+    table = found.table
     dense = table[table["form"].eq(FALLBACK) & table["groups"].gt(1)]
     if dense.empty:
         return None

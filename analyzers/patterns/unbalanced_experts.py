@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 def find(trace: Trace) -> Hint | None:
     """Layers whose recorded routing loads one rank far above the mean."""
-    table = expert_load(trace).table
+    found = expert_load(trace)
+    if not len(found.cells):
+        return None
+    table = found.table
     worst = table.nlargest(1, "rank_imbalance")
     if worst.empty or not float(worst["rank_imbalance"].iloc[0]) > EVEN:
         return None

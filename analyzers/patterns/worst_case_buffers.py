@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.receive_buffers import receive_buffers
 from moeprof.tables.trace import Trace
@@ -18,7 +20,10 @@ _MOSTLY_EMPTY = 0.5
 
 def find(trace: Trace) -> Hint | None:
     """Receive buffers whose used rows were recorded and are far below the worst case."""
-    table = receive_buffers(trace).table
+    found = receive_buffers(trace)
+    if np.isnan(found.cells["utilisation"]).all():
+        return None
+    table = found.table
     known = table[table["utilisation"].notna()]
     worst, used = int(known["worst_bytes"].sum()), float(known["used_bytes"].sum())
     if not worst or used / worst >= _MOSTLY_EMPTY:

@@ -15,7 +15,7 @@ does not depend on the data. GB are 10**9.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import written
+from moeprof.columns.grouping import places_in
 from moeprof.columns.table import Table, isin
 from moeprof.hlo.shape import arrays_of
 from moeprof.tables.analysis import Analysis, Metric, nothing
@@ -86,6 +87,7 @@ SCHEMA = Schema(
         Column("module", "int64", "", "program id; -1 where unknown"),
     ),
 )
+_PLACE = ("module", "op")
 ASKS = "What do dispatch and combine cost, and how fast are they?"
 NONE = "none in this trace: no token exchange of a MoE layer"
 _FORMS = {
@@ -111,10 +113,12 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
     """
     view = window(trace)
     calls = calls_of(trace)
-    sites = _exchanges(trace, calls)
-    if sites.empty:
-        figures = _headline(sites)
-        return nothing("dispatch_combine", ASKS, SCHEMA, NONE, *view.notes, headline=figures)
+    exchanges = _exchanges(trace, calls)
+    if not exchanges:
+        return nothing("dispatch_combine", ASKS, SCHEMA, NONE, *view.notes, headline=_NO_FIGURES)
+    import pandas as pd
+
+    sites = pd.DataFrame(exchanges).set_index("place")
     waits = waits_in_steps(trace)
     waits = waits[isin(waits["site"], sites.index.tolist())]
     links = links_of(trace, calls.sites, link_bytes_per_s)
@@ -134,31 +138,33 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
     return Analysis("dispatch_combine", ASKS, _headline(table), schema, table, said)
 
 
-def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
-    """The sites that dispatch or combine, indexed by their place, with what their op says."""
-    import pandas as pd
+_SITES = Schema("sites", tuple(column for column in SCHEMA.columns if column.name in _PLACE))
+_NO_FIGURES = (Metric("exchange_time", None, "ns"), Metric("call_sites", 0, "count"))
 
-    classes = classes_of(trace).pandas().set_index(["module", "op"])
-    shapes = trace.hlo_ops["shape"]
+
+def _exchanges(trace: Trace, calls: Calls) -> list[dict[str, Any]]:
+    """The sites that dispatch or combine, with their place and what their op says."""
+    classes, shapes = classes_of(trace), trace.table("hlo_ops")["shape"]
+    ops = [(site.module, site.op) for site in calls.sites]
+    sites = _SITES.table({"module": [module for module, _ in ops], "op": [op for _, op in ops]})
+    class_of = places_in(sites, classes, "module", "op").tolist()
     rows = []
     for place in np.unique(calls.table["site"]).tolist():
-        site = calls.sites[place]
-        known = (site.module, site.op) in classes.index
-        part = classes.loc[(site.module, site.op)] if known else None
+        site, row = calls.sites[place], class_of[place]
         named = direction_of(site.op) if site.row < 0 else ""
-        direction = part["component"] if part is not None else named
+        direction = classes["component"][row] if row >= 0 else named
         if direction not in ("dispatch", "combine"):
             if site.opcode != _RAGGED:
                 continue
             direction = _NO_DIRECTION  # yet rows of varying number are tokens
-        shape = str(shapes.iat[site.row]) if site.row >= 0 else ""
+        shape = shapes[site.row] if site.row >= 0 else ""
         arrays = arrays_of(shape)
         carries = any(a.is_float for a in arrays) or not any(a.is_whole for a in arrays)
         rows.append(
             {
                 "place": place,
                 "direction": direction,
-                "phase": str(part["phase"]) if part is not None else "other",
+                "phase": classes["phase"][row] if row >= 0 else "other",
                 "form": _form(site, carries=carries),
                 "is_tokens": carries,
                 "op": site.op,
@@ -169,20 +175,7 @@ def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
                 "factor": bus_factor(site.opcode, site.group_size) if site.group_size else np.nan,
             }
         )
-    columns = [
-        "place",
-        "direction",
-        "phase",
-        "form",
-        "is_tokens",
-        "op",
-        "module",
-        "group_size",
-        "bytes",
-        "bound_bytes",
-        "factor",
-    ]
-    return pd.DataFrame(rows, columns=columns).set_index("place")
+    return rows
 
 
 def _form(site: Site, *, carries: bool) -> str:
@@ -270,8 +263,6 @@ def _used_bytes(use: BufferUse | None, rows: Counts) -> float:
 def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
     import pandas as pd
 
-    if table.empty:
-        return (Metric("exchange_time", None, "ns"), Metric("call_sites", 0, "count"))
     whole, wait = float(table["per_step_ns"].sum()), table["wait_ns"].sum(min_count=1)
     is_tokens = ~table["form"].str.endswith("of integers")
     speeds = table["bus_gb_per_s"][is_tokens].dropna()

@@ -27,7 +27,7 @@ from moeprof.analyzers.costs.grouped import (
     expert_products,
     grouped_products,
 )
-from moeprof.analyzers.dropped import COUNTED_FROM, DROPPED, dropped_pairs
+from moeprof.analyzers.dropped import COUNTED_FROM, DROPPED, NOT_DROPPED, dropped_pairs
 from moeprof.analyzers.figures import maps
 from moeprof.analyzers.load.balance import (
     StepLoads,
@@ -141,7 +141,7 @@ def expert_load(trace: Trace) -> Analysis:
         figures = (
             Metric("worst_rank_imbalance", None, "ratio"),
             Metric("layers", None, "count"),
-            *dropped_pairs(trace).headline,
+            *NOT_DROPPED,
         )
         why = missing_tokens(trace)
         return nothing("expert_load", ASKS, SCHEMA, why, headline=figures, status="not_known")
@@ -186,11 +186,12 @@ def missing_tokens(trace: Trace) -> str:
     """Why the tokens of each expert are not known, in a trace where there are none."""
     if is_left_out(trace):
         return f"none that can be used: {LEFT_OUT}"
-    if trace.received.empty:
+    received = trace.table("received")
+    if not len(received):
         return NONE
     return (
         "none in this trace: the run recorded the rows that each rank received "
-        f"({named_steps(trace.received['step'].unique())}), but the tokens of each expert, which "
+        f"({named_steps(set(received['step'].tolist()))}), but the tokens of each expert, which "
         "process 0 writes into routing/p0.parquet, are not there"
     )
 

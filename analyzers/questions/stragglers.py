@@ -83,13 +83,13 @@ def stragglers(trace: Trace) -> Analysis:
     """Ranks by the time that others wait for them, and whether one is so in most steps."""
     calls = calls_of(trace)
     told_apart = waits_in_steps(trace)
-    waits = told_apart.pandas()
-    known = waits[waits["wait_ns"].notna()]
-    if known.empty:
-        if waits.empty:
+    if np.isnan(told_apart["wait_ns"]).all():
+        if not len(told_apart):
             return nothing("stragglers", ASKS, SCHEMA, NONE)
         said = clock_notes(trace, told_apart)
-        return Analysis("stragglers", ASKS, (), SCHEMA, SCHEMA.frame(), said, status="not_known")
+        return Analysis("stragglers", ASKS, (), SCHEMA, SCHEMA.table(), said, status="not_known")
+    waits = told_apart.pandas()
+    known = waits[waits["wait_ns"].notna()]
     by_step = waited_for_by_step(known)
     by_kind = _by_kind(known, carried_by_site(trace, calls.sites))
     table = _table(trace, waits, known, by_step).merge(_mostly(by_kind), how="left", on="rank")

@@ -112,7 +112,7 @@ def imbalances(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
 
 def fillings(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
     """Bytes of all receive buffers whose use was recorded: what held data, and the worst case."""
-    table = filled_by_step(trace).set_index("step")
+    table = filled_by_step(trace).pandas().set_index("step")
     if table.empty:
         return []
     group = tracks.track(host, RECEIVED, FILLED)
