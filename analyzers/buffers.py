@@ -7,23 +7,29 @@ exchange's buffer; DeepEP: one row per token and rank). How many rows held data,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, programs_of
 from moeprof.analyzers.classify.op_kinds import exchange_of, is_grouped_gemm
 from moeprof.analyzers.load.recorded import missing_rows, recorded
+from moeprof.columns.grouping import grouped, grouped_columns
+from moeprof.columns.table import Table
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import arrays_of
 from moeprof.tables.compiled_memory import HOST
-from moeprof.tables.intervals import cover
+from moeprof.tables.intervals import Int64s, cover
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all", "all-gather"})
 _WAYS = frozenset({"dispatch", "combine"})
@@ -173,12 +179,13 @@ def capped_bytes(balanced_bytes: float, worst_bytes: float, factor: float) -> fl
 
 @dataclass(frozen=True)
 class Counts:
-    """One count per step, layer and rank, of which the index has the step.
+    """One count per step, layer and rank, and the step of each.
 
     ``is_mean`` says that each is a mean over several exchange groups.
     """
 
-    values: pd.Series
+    values: np.ndarray
+    steps: Int64s
     is_mean: bool = False
 
     def fit(self, use: BufferUse) -> bool:
@@ -205,25 +212,29 @@ class Filled:
 
 def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
     """What the run recorded for the used steps, and what to know about it."""
+
     known = recorded(trace)
     note = "used rows are means over layers and ranks: which layer an op serves is not told apart"
-    none = Counts(pd.Series(dtype="float64"))
-    has_pairs = len(known.routing) > 0 and (not trace.received.empty or _is_one_group(trace))
+    none = Counts(np.zeros(0), np.zeros(0, np.int64))
+    is_received = len(trace.table("received")) > 0
+    has_pairs = len(known.routing) > 0 and (is_received or _is_one_group(trace))
     pairs = none
     if has_pairs:
-        chosen = known.routing.pandas().groupby(["step", "layer", "rank"])["tokens"].sum()
-        pairs = Counts(chosen / known.groups, is_mean=known.groups > 1)
-    if trace.received.empty:
+        groups = grouped(known.routing, "step", "layer", "rank")
+        chosen = groups.sum(known.routing["tokens"]) / known.groups
+        steps = known.routing["step"][groups.first]
+        pairs = Counts(chosen, steps, is_mean=known.groups > 1)
+    if not is_received:
         more = (note, *known.notes) if has_pairs else ()
         return Filled(none, pairs), (missing_rows(trace, are_pairs_known=has_pairs), *more)
-    rows = known.received.pandas().set_index(["step", "layer", "rank"])["rows"]
-    return Filled(Counts(rows), pairs), (note, *known.notes)
+    rows = Counts(known.received["rows"], known.received["step"])
+    return Filled(rows, pairs), (note, *known.notes)
 
 
 def _is_one_group(trace: Trace) -> bool:
     """Whether each device is one of the ranks that the routing names: no two share its counts."""
-    devices = trace.meta.expected_devices or len(trace.devices)
-    ranks = trace.routing["rank"]
+    devices = trace.meta.expected_devices or len(trace.table("devices"))
+    ranks = trace.table("routing")["rank"]
     return bool(ranks.min() >= 0 and ranks.max() + 1 == devices)
 
 
@@ -238,14 +249,14 @@ BY_STEP = Schema(
 )
 
 
-def filled_by_step(trace: Trace) -> pd.DataFrame:
+def filled_by_step(trace: Trace) -> Table:
     """`BY_STEP` of all receive buffers whose use is known, by step.
 
     Empty where nothing was recorded, or not for the steps whose times are shown. Its mean over
     steps is the use that `receive_buffers` tells.
     """
     if not recorded(trace).is_of_window:
-        return BY_STEP.frame()
+        return BY_STEP.table()
     uses = uses_of(trace)
     counts = filled(trace)[0].of(uses)
     known = [
@@ -254,15 +265,16 @@ def filled_by_step(trace: Trace) -> pd.DataFrame:
         if is_kept and use.rows and count.fit(use)
     ]
     if not known:
-        return BY_STEP.frame()
-    parts = [
-        count.values.groupby("step").mean() * (use.size_bytes / use.rows) for use, count in known
-    ]
-    used = pd.concat(parts, axis="columns").sum(axis="columns", skipna=False).dropna()
+        return BY_STEP.table()
+    steps = functools.reduce(np.intersect1d, (count.steps for _use, count in known))
+    used = np.zeros(len(steps))
+    for use, count in known:
+        groups = grouped_columns([count.steps])
+        means = groups.sum(count.values) / groups.size
+        is_told = np.isin(count.steps[groups.first], steps)
+        used += means[is_told] * (use.size_bytes / use.rows)
     worst = sum(use.size_bytes for use, _count in known)
-    table = used.rename("used_bytes").rename_axis("step").reset_index()
-    return BY_STEP.check(
-        table.assign(worst_bytes=worst, utilisation=table["used_bytes"] / worst).sort_values(
-            "step", ignore_index=True
-        )
+    whole = np.full(len(steps), worst)
+    return BY_STEP.table(
+        {"step": steps, "used_bytes": used, "worst_bytes": whole, "utilisation": used / worst}
     )

@@ -8,10 +8,9 @@ least, as a capacity of each sequence may drop more.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.buffers import uses_of
 from moeprof.analyzers.costs.grouped import BATCHED, expert_products
@@ -24,10 +23,15 @@ from moeprof.tables.law import Need
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _PLACE = ["step", "layer"]
 _TOKENS_ARE_ROWS = frozenset({"dispatch", "combine"})
 DROPPED = ("dropped_share", "dropped_share_at_least", "peak_dropped_share", "peak_dropped_step")
 """Columns of `expert_load`; the first two are metrics of it, too."""
+NOT_DROPPED = tuple(Metric(name, None, "share") for name in DROPPED[:2])
+"""The metrics where no routing was recorded."""
 COUNTED_FROM = frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN, Need.RECEIVED, Need.EVERY_DEVICE})
 """What they need beside the routing; the bound, too, which is the exact share where that is known.
 """
@@ -49,6 +53,8 @@ class Dropped(NamedTuple):
     @property
     def headline(self) -> tuple[Metric, ...]:
         """Shares of all pairs."""
+        import pandas as pd
+
         whole = self.pairs.sum()
         sums = (series.sum(skipna=False) for series in (self.exact, self.least))
         shares = (float(each / whole) if whole and pd.notna(each) else None for each in sums)
@@ -83,6 +89,8 @@ class Dropped(NamedTuple):
 @once
 def dropped_pairs(trace: Trace) -> Dropped:
     """Dropped pairs of the recorded steps that figures are taken from."""
+    import pandas as pd
+
     routing = recorded(trace).routing.pandas()
     if routing.empty:
         nothing = pd.Series(dtype="float64")

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.activity.work import covered_ns, laid_out
-from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps, sure_rows
+from moeprof.analyzers.attribution import programs_of, sums_in_steps, sure_rows
 from moeprof.analyzers.window import window
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Table
 from moeprof.hlo.program import Op, Program
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
@@ -67,10 +68,10 @@ def gain_of(trace: Trace, savings: Iterable[Saving]) -> Gain:
 def _union_ns(trace: Trace, ops: set[tuple[int, str]]) -> float:
     """Time in which one of the ops runs: mean over devices and used steps."""
     # what ends asynchronous work is counted to what began it
-    columns = (trace.hlo_ops[name].tolist() for name in ("module", "op", "async_pair", "opcode"))
+    rows = trace.table("hlo_ops").rows("module", "op", "async_pair", "opcode")
     is_asked = [
         (module, op) in ops or (opcode.endswith("-done") and (module, pair) in ops)
-        for module, op, pair, opcode in zip(*columns, strict=True)
+        for module, op, pair, opcode in rows
     ]
     parts = device_steps(trace)
     rows = sure_rows(trace.table("events"))[parts.rows]
@@ -106,30 +107,28 @@ def ran(trace: Trace) -> Iterator[RunOp]:
     return iter(_ran(trace))
 
 
-OP = ["module", "op", "component", "phase"]
+OP = ("module", "op", "component", "phase")
 
 
 @once
-def sure_times(trace: Trace) -> pd.DataFrame:
+def sure_times(trace: Trace) -> Table:
     """Self time of the ops that are sure, over all devices and steps, the longest first."""
-    work = sums_in_steps(trace).pandas()
-    work = work[(work["instruction"] >= 0) & ~is_guess(work)]
-    return longest_first(work.groupby(OP, observed=True)["self_ns"].sum().reset_index())
+    work = sums_in_steps(trace)
+    return longest_first(work[sure_rows(work) >= 0])
 
 
-def longest_first(rows: pd.DataFrame) -> pd.DataFrame:
+def longest_first(rows: Table) -> Table:
     """Self times of ops, each op once."""
-    plain = rows.astype(dict.fromkeys(OP[1:], "str"))
-    sums = plain.groupby(OP)["self_ns"].sum().reset_index()
-    return sums.sort_values(["self_ns", *OP], ascending=[False, *(True for _ in OP)])
+    groups = grouped(rows, *OP)
+    ops: Table = rows.select(*OP)[groups.first]
+    sums = ops.assign(self_ns=groups.sum(rows["self_ns"]))
+    return sums.sorted("self_ns", *OP, falling=["self_ns"])
 
 
 @once
 def _ran(trace: Trace) -> tuple[RunOp, ...]:
     programs, shares = programs_of(trace), window(trace).shares
-    sums = sure_times(trace)
-    columns = (sums[name].tolist() for name in (*OP, "self_ns"))
     return tuple(
         RunOp(programs[module], programs[module].ops[op], module, component, phase, ns / shares)
-        for module, op, component, phase, ns in zip(*columns, strict=True)
+        for module, op, component, phase, ns in sure_times(trace).rows(*OP, "self_ns")
     )

@@ -12,13 +12,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.waits import waits_in_steps
+from moeprof.columns.coded import Coded
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Table, stacked
 from moeprof.tables.clock import comparable_stamps, is_comparable
-from moeprof.tables.intervals import Int64s, apart, is_work, lanes
+from moeprof.tables.intervals import Int64s, apart, is_work, lanes, last_begun
 from moeprof.tables.trace import Trace
 
 
@@ -68,22 +70,23 @@ UNKNOWN = -1
 
 def typical_step(trace: Trace) -> int:
     """The used step whose length is nearest to the median, of two the first; -1 without a step."""
-    spans = device_steps(trace).spans.pandas()
+    spans = device_steps(trace).spans
     known = spans[spans["step"] >= 0]
-    if known.empty:
+    if not len(known):
         return -1
-    lengths = (known["end_ns"] - known["start_ns"]).groupby(known["step"]).max()
-    steps: Int64s = lengths.index.to_numpy()
-    return int(steps[(lengths - lengths.median()).abs().to_numpy().argmin()])
+    steps = grouped(known, "step")
+    lengths = steps.max(known["end_ns"] - known["start_ns"])
+    nearest = np.abs(lengths - np.median(lengths)).argmin()
+    return int(known["step"][steps.first[nearest]])
 
 
-def spans_of(trace: Trace, step: int) -> pd.DataFrame:
+def spans_of(trace: Trace, step: int) -> Table:
     """The devices of `trace` in one step (rows of `DeviceSteps.spans`), by rank."""
-    spans = device_steps(trace).spans.pandas()
-    return spans[spans["step"] == step].sort_values(["rank", "host", "device"])
+    spans = device_steps(trace).spans
+    return spans[spans["step"] == step].sorted("rank", "host", "device")
 
 
-def pieces_in(trace: Trace, step: int) -> pd.DataFrame:
+def pieces_in(trace: Trace, step: int) -> Table:
     """The work in a step, cut at its borders: what only waits for work is left out.
 
     Columns: row (of `EVENTS`), segment (of `DeviceSteps.spans`), host, start_ns and end_ns on the
@@ -98,11 +101,12 @@ def pieces_in(trace: Trace, step: int) -> pd.DataFrame:
     first, last = (steps.spans[name][segment] for name in ("start_ns", "end_ns"))
     start, end = steps.start_ns[is_shown], steps.end_ns[is_shown]
     inside = (end > first) & (start < last) | (end == start)  # instants at a border are joined too
-    pieces = pd.DataFrame(
+    segment = segment[inside]
+    pieces = Table(
         {
             "row": rows[inside],
-            "segment": segment[inside],
-            "host": steps.spans["host"][segment[inside]],
+            "segment": segment,
+            "host": Coded.of(steps.spans["host"])[segment],
             "start_ns": np.maximum(start, first)[inside],
             "end_ns": np.minimum(end, last)[inside],
         }
@@ -110,50 +114,53 @@ def pieces_in(trace: Trace, step: int) -> pd.DataFrame:
     return pieces.assign(wait_ns=_waits(trace, pieces))
 
 
-def on_one_axis(trace: Trace, spans: pd.DataFrame, hosts: pd.Series, stamps_ns: Int64s) -> Int64s:
+def on_one_axis(trace: Trace, spans: Table, hosts: Coded, stamps_ns: Int64s) -> Int64s:
     """Stamps of hosts as ns since the step began.
 
     On the common clock since it began anywhere; where clocks are not aligned, on each host since
     it began there.
     """
-    first_ns = spans["start_ns"].to_numpy()
-    begins = pd.Series(comparable_stamps(trace.meta, spans["host"], first_ns), index=spans["host"])
-    by_host = begins.groupby(level=0).min()
+    begins = comparable_stamps(trace.meta, spans["host"], spans["start_ns"])
+    by_host = grouped(spans, "host")
+    firsts = by_host.min(begins)
     if is_comparable(trace.meta):
-        by_host[:] = by_host.min()
-    origin: Int64s = hosts.astype("str").map(by_host).fillna(0).to_numpy(dtype=np.int64)
-    return comparable_stamps(trace.meta, hosts, stamps_ns) - origin
+        firsts[:] = firsts.min()
+    begun = dict(zip(spans["host"][by_host.first].tolist(), firsts.tolist(), strict=True))
+    origin = hosts.each(lambda host: begun.get(host, 0), np.int64).take(hosts.codes)
+    found: Int64s = comparable_stamps(trace.meta, hosts, stamps_ns) - origin
+    return found
 
 
-def _waits(trace: Trace, pieces: pd.DataFrame) -> Int64s:
+def _waits(trace: Trace, pieces: Table) -> Int64s:
     """Of each piece the part that lies in its call's wait for the last of its group."""
     found = np.full(len(pieces), UNKNOWN, np.int64)
-    calls = calls_of(trace)
-    made = calls.table.assign(wait_ns=waits_in_steps(trace)["wait_ns"]).pandas()
-    site_of = calls.site_of.pandas().set_index("row")["site"]
-    site = site_of.reindex(pieces["row"], fill_value=UNKNOWN).to_numpy()
-    if made.empty or not (site >= 0).any():
+    calls, events = calls_of(trace), trace.table("events")
+    site_of = np.full(len(events), UNKNOWN, np.int64)
+    site_of[calls.site_of["row"]] = calls.site_of["site"]
+    place = np.flatnonzero(site_of[pieces["row"]] >= 0)
+    if not len(calls.table) or not len(place):
         return found
-    ranks = device_steps(trace).spans["rank"][pieces["segment"]]
-    events = trace.events
-    mine = pd.DataFrame(
+    row, segment = pieces["row"][place], pieces["segment"][place]
+    mine = Table(
         {
-            "place": np.arange(len(pieces)),
-            "site": site.astype(np.int64),
-            "rank": ranks,
-            "host": pieces["host"],
-            "step": events["step"].to_numpy()[pieces["row"]],
-            "at_ns": events["start_ns"].to_numpy()[pieces["row"]],
+            "site": site_of[row],
+            "rank": device_steps(trace).spans["rank"][segment],
+            "host": pieces["host"][place],
+            "step": events["step"][row],
         }
-    )[site >= 0].sort_values("at_ns", kind="stable")
-    keys = ["site", "rank", "host", "step"]
+    )
     # calls of unknown wait take part: a piece of theirs is not one of the call before
-    calls_by_start = made.assign(at_ns=made["start_ns"]).sort_values("at_ns", kind="stable")
-    met = pd.merge_asof(mine, calls_by_start[[*keys, "at_ns", "wait_ns", "start_ns"]],
-                        on="at_ns", by=keys).dropna(subset=["start_ns", "wait_ns"])  # fmt: skip
-    place = met["place"].to_numpy()
-    until = (met["start_ns"] + met["wait_ns"]).to_numpy().astype(np.int64)
-    start, end = pieces["start_ns"].to_numpy()[place], pieces["end_ns"].to_numpy()[place]
+    keys = ("site", "rank", "host", "step")
+    made = calls.table.assign(host=Coded.of(calls.table["host"])).select(*keys)
+    of_call, of_piece = np.split(grouped(stacked([made, mine]), *keys).of, [len(made)])
+    start_ns, wait_ns = calls.table["start_ns"], waits_in_steps(trace)["wait_ns"]
+    order = np.lexsort((start_ns, of_call))
+    last = last_begun(of_call[order], start_ns[order], of_piece, events["start_ns"][row])
+    call = order[np.maximum(last, 0)]
+    met = (last >= 0) & (of_call[call] == of_piece) & ~np.isnan(wait_ns[call])
+    place, call = place[met], call[met]
+    until = (start_ns[call] + wait_ns[call]).astype(np.int64)
+    start, end = pieces["start_ns"][place], pieces["end_ns"][place]
     found[place] = np.maximum(np.minimum(until, end) - start, 0)
     return found
 

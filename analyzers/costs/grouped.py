@@ -118,7 +118,7 @@ def used_rows(trace: Trace) -> Float64s:
     """
     sites = expert_products(trace)
     pairs = filled(trace)[0].pairs.values
-    if pairs.empty:
+    if not len(pairs):
         return np.full(len(sites), np.nan)
     can_hold = (sites["form"] != BATCHED) & (sites["rows"] >= pairs.max())
     return np.where(can_hold, float(pairs.mean()), np.nan)

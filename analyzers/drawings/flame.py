@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps
+from moeprof.analyzers.attribution import added, is_guess, programs_of, sums_in_steps, sure_names
 from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.classify.told import best_frames, best_name, is_library
 from moeprof.analyzers.question import Drawing
@@ -101,22 +101,19 @@ def flame(trace: Trace) -> Analysis:
         ASKS,
         headline,
         view.stated(SCHEMA),
-        SCHEMA.frame(made if total_ns else []),
+        SCHEMA.table(made if total_ns else []),
         notes,
     )
 
 
 def _works(trace: Trace) -> Iterator[_Work]:
-    work = sums_in_steps(trace).pandas()
-    is_known = (work["op"] != "") & ~is_guess(work)
-    named = work["op"].astype("str").where(is_known, work["name"].astype("str"))
-    keys = ["module", "op", "is_known", "component", "phase"]
-    groups = work.assign(op=named, is_known=is_known).groupby(keys, sort=False, observed=True)
-    sums = groups.agg(sum=("self_ns", "sum"), pieces=("pieces", "sum")).reset_index()
+    work = sums_in_steps(trace)
+    named = work.assign(op=sure_names(work), is_known=(work["op"] != "") & ~is_guess(work))
+    sums = added(named, ["module", "op", "is_known", "component", "phase"])
     programs = programs_of(trace)
-    for module, op, is_op, component, phase, ns, calls in sums.itertuples(index=False):
+    for module, op, is_op, component, phase, ns, calls in sums.rows():
         program = programs.get(module) if is_op else None
-        yield _Work(program, module, op, int(ns), int(calls), (component, phase))
+        yield _Work(program, module, op, ns, calls, (component, phase))
 
 
 def _amount(path: _Path, work: _Work) -> Amount:
@@ -124,7 +121,7 @@ def _amount(path: _Path, work: _Work) -> Amount:
 
 
 def _program_names(trace: Trace) -> dict[int, str]:
-    return dict(zip(trace.modules["module"], trace.modules["name"], strict=True))
+    return dict(trace.table("modules").rows("module", "name"))
 
 
 def _scopes(work: _Work) -> _Path:

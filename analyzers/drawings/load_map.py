@@ -10,8 +10,9 @@ hot expert is never averaged away.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.load.balance import Loads, hidden_by_the_mean, overload, step_loads
 from moeprof.analyzers.load.recorded import recorded
@@ -21,6 +22,9 @@ from moeprof.answers.cells import per_cell
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = Schema(
     "load_map",
@@ -39,14 +43,14 @@ def load_map(trace: Trace) -> Analysis:
     """Tokens of every expert of every layer, beside what an even router would give it."""
     known = recorded(trace)
     if not len(known.routing):
-        return Analysis("load_map", ASKS, (), SCHEMA, SCHEMA.frame(), (missing_tokens(trace),))
+        return Analysis("load_map", ASKS, (), SCHEMA, SCHEMA.table(), (missing_tokens(trace),))
     found = step_loads(known.routing)
     layers, by_expert = found.layers, found.by_expert.mean(axis=0)
     bundle = per_cell(*by_expert.shape)
     busiest = busiest_of_cells(by_expert, bundle)
     at = np.arange(len(layers))[:, None], busiest
     owners = _owners(known.routing.pandas(), layers, by_expert.shape[1])
-    table = SCHEMA.frame(
+    table = SCHEMA.table(
         {
             "layer": np.repeat(layers, busiest.shape[1]),
             "expert": busiest.ravel(),

@@ -10,11 +10,11 @@ the same resolution, so that no device looks calmer than another for being drawn
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
+from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.activity.gaps import gaps_of
 from moeprof.analyzers.activity.work import SHORT_NS
-from moeprof.analyzers.attribution import attribute, is_guess, sure_rows
+from moeprof.analyzers.attribution import attribute, is_guess, sure_names, sure_rows
 from moeprof.analyzers.gap_causes import with_causes
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.step_pieces import (
@@ -28,6 +28,8 @@ from moeprof.analyzers.step_pieces import (
     spans_of,
     typical_step,
 )
+from moeprof.columns.coded import Coded, Flags, by_alphabet
+from moeprof.columns.table import Table, stacked
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.clock import is_comparable
 from moeprof.tables.intervals import Int64s
@@ -81,26 +83,25 @@ def drawn_step(trace: Trace, budget: int) -> Analysis:
     step = typical_step(trace)
     spans = spans_of(trace, step)
     pieces = pieces_in(trace, step)
-    if pieces.empty:
+    if not len(pieces):
         note = "none in this trace: no device work"
-        return Analysis("one_step", ASKS, (), SCHEMA, SCHEMA.frame(), (note,))
-    ends = on_one_axis(trace, spans, spans["host"], spans["end_ns"].to_numpy())
+        return Analysis("one_step", ASKS, (), SCHEMA, SCHEMA.table(), (note,))
+    ends = on_one_axis(trace, spans, Coded.of(spans["host"]), spans["end_ns"])
     placed = _placed(trace, spans, pieces)
-    place, start, end = (placed[name].to_numpy() for name in ("place", "start_ns", "end_ns"))
+    place, start, end = (placed[name] for name in ("place", "start_ns", "end_ns"))
     resolution_ns = resolution_for(place, start, end, budget)
     found = merged(
         place,
         start,
         end,
-        *(placed[name].to_numpy() for name in ("component_code", "op_code")),
+        *(placed[name] for name in ("component_code", "op_code")),
         resolution_ns=resolution_ns,
     )
-    work = _work_table(trace, spans, placed, found)
+    work = _work_table(trace, placed, found)
     idle, left_out = _idle_table(trace, spans, step, resolution_ns)
-    table = pd.concat([work, idle]) if len(idle) else work
-    order = ["rank", "host", "device", "place", "start_ns"]
-    table = table.sort_values(order, kind="stable", ignore_index=True)
-    table = SCHEMA.frame({name: table[name] for name in SCHEMA.names})
+    both = stacked([work, idle]).sorted("rank", "host", "device", "place", "start_ns")
+    labels = {name: by_alphabet(of) for name, of in both.columns.items() if isinstance(of, Coded)}
+    table = SCHEMA.table(both.columns | labels)
     headline = (
         Metric("step", step if step >= 0 else None, ""),
         Metric("duration", int(ends.max()), "ns"),
@@ -113,33 +114,34 @@ def drawn_step(trace: Trace, budget: int) -> Analysis:
     return Analysis("one_step", ASKS, headline, SCHEMA, table, (*notes, *left_out))
 
 
-def _placed(trace: Trace, spans: pd.DataFrame, pieces: pd.DataFrame) -> pd.DataFrame:
+def _placed(trace: Trace, spans: Table, pieces: Table) -> Table:
     """`pieces` on one axis, with the place of their lane among all, and codes of their names."""
-    events = trace.events.iloc[pieces["row"].to_numpy()]
-    start = on_one_axis(trace, spans, pieces["host"], pieces["start_ns"].to_numpy())
-    end = on_one_axis(trace, spans, pieces["host"], pieces["end_ns"].to_numpy())
+    events = trace.table("events").select(*_NAMED)[pieces["row"]]
+    start = on_one_axis(trace, spans, pieces["host"], pieces["start_ns"])
+    end = on_one_axis(trace, spans, pieces["host"], pieces["end_ns"])
     end = np.maximum(start, end)  # drift may turn an instant round
-    lines = events["line"].cat
-    line = np.zeros(len(events), np.int64) if _is_pool(trace) else lines.codes.to_numpy()
-    segment = pieces["segment"].to_numpy()
-    track = _busiest_first(segment, segment * (len(lines.categories) + 1) + line, end - start)
+    lines, ops, kernels = (events[name] for name in ("line", "op", "name"))
+    line = np.zeros(len(events), np.int64) if _is_pool(trace) else lines.codes
+    segment = pieces["segment"]
+    track = _busiest_first(segment, segment * (len(lines.texts) + 1) + line, end - start)
     row = rows_within(track, start, end)
-    ops, kernels = (events[name].cat for name in ("op", "name"))
-    op_codes, kernel_codes = (of.codes.to_numpy().astype(np.int64) for of in (ops, kernels))
-    components = attribute(trace, events)["component"].codes
+    kernel_codes = len(ops.texts) + kernels.codes.astype(np.int64)
     return pieces.assign(
         start_ns=start,
         end_ns=end,
         row_in_line=row,
         place=track * (int(row.max()) + 1) + row,
-        op_code=np.where(_has_op(events), op_codes, len(ops.categories) + kernel_codes),
-        component_code=components.astype(np.int64),
+        op_code=np.where(_has_op(events), ops.codes.astype(np.int64), kernel_codes),
+        component_code=attribute(trace, events)["component"].codes.astype(np.int64),
     )
 
 
-def _has_op(events: pd.DataFrame) -> np.ndarray:
+_NAMED = ("name", "op", "confidence", "instruction", "kind", "line")
+
+
+def _has_op(events: Table) -> Flags:
     """Whether the op of each piece is known for sure."""
-    known: np.ndarray = events["op"].ne("").to_numpy() & ~is_guess(events)
+    known: Flags = (events["op"] != "") & ~is_guess(events)
     return known
 
 
@@ -160,35 +162,40 @@ def _busiest_first(segment: Int64s, stream: Int64s, length: Int64s) -> Int64s:
     return numbered
 
 
-def _work_table(
-    trace: Trace, spans: pd.DataFrame, placed: pd.DataFrame, found: Merged
-) -> pd.DataFrame:
-    shown = placed.iloc[found.shown]
-    events = attribute(trace, trace.events.iloc[shown["row"].to_numpy()]).pandas()
-    events = events.reset_index(drop=True)
-    devices = spans.loc[shown["segment"], ["rank", "host", "device"]].reset_index(drop=True)
-    scopes = np.append(trace.hlo_ops["op_name"].astype(str).to_numpy(), "")
-    names = events[["kind", "component", "phase", "source"]].astype("str")
-    return devices.assign(
-        **{str(name): column for name, column in names.items()},
-        place=shown["place"].to_numpy(),
-        lane=_lanes(trace, events["line"], shown["row_in_line"].to_numpy()),
-        op=events["op"].astype("str").where(_has_op(events), events["name"].astype("str")),
-        kernel=events["name"].astype("str"),
-        scope=scopes[sure_rows(events)],
-        start_ns=found.start_ns,
-        duration_ns=found.end_ns - found.start_ns,
-        busy_ns=found.busy_ns,
-        count=found.pieces,
-        shown_ns=found.shown_ns,
-        wait_ns=_sums_of_known(placed["wait_ns"].to_numpy(), found),
+def _work_table(trace: Trace, placed: Table, found: Merged) -> Table:
+    shown = placed[found.shown]
+    events = attribute(trace, trace.table("events").select(*_NAMED)[shown["row"]])
+    devices = device_steps(trace).spans.select("rank", "host", "device")[shown["segment"]]
+    scopes = np.append(trace.table("hlo_ops")["op_name"], "")[sure_rows(events)]
+    return Table(
+        {
+            "rank": devices["rank"],
+            "host": shown["host"],
+            "device": devices["device"],
+            "place": shown["place"],
+            "lane": _lanes(trace, events["line"], shown["row_in_line"]),
+            "start_ns": found.start_ns,
+            "duration_ns": found.end_ns - found.start_ns,
+            "busy_ns": found.busy_ns,
+            "count": found.pieces,
+            "shown_ns": found.shown_ns,
+            "wait_ns": _sums_of_known(placed["wait_ns"], found),
+            "op": sure_names(events),
+            "kernel": events["name"],
+            "kind": events["kind"],
+            "component": events["component"],
+            "phase": events["phase"],
+            "scope": Coded.of(scopes),
+            "source": events["source"],
+        }
     )
 
 
-def _lanes(trace: Trace, lines: pd.Series, row: Int64s) -> list[str]:
+def _lanes(trace: Trace, lines: Coded, row: Int64s) -> Coded:
     """Stream of each piece, with the number of its row where the stream has several."""
-    names = [_THREADS] * len(lines) if _is_pool(trace) else lines.astype("str").tolist()
-    return [f"{name} ({at + 1})" if at else name for name, at in zip(names, row, strict=True)]
+    names = Coded.same(_THREADS, len(lines)) if _is_pool(trace) else lines
+    rows = zip(names.tolist(), row.tolist(), strict=True)
+    return Coded.of(f"{name} ({at + 1})" if at else name for name, at in rows)
 
 
 def _sums_of_known(wait_ns: Int64s, found: Merged) -> Int64s:
@@ -200,40 +207,48 @@ def _sums_of_known(wait_ns: Int64s, found: Merged) -> Int64s:
 
 
 def _idle_table(
-    trace: Trace, spans: pd.DataFrame, step: int, resolution_ns: int
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    trace: Trace, spans: Table, step: int, resolution_ns: int
+) -> tuple[Table, tuple[str, ...]]:
     """The gaps that can be seen, each with its cause, and what was left out of them."""
-    gaps = gaps_of(trace).pandas()
-    gaps = gaps[gaps["step"] == step]
-    length = gaps["end_ns"] - gaps["start_ns"]
-    seen = length[length > max(SHORT_NS, resolution_ns)].nlargest(MOST_GAPS).index
-    shown, rest = gaps.loc[gaps.index.isin(seen)], length[~length.index.isin(seen)]
+    gaps = gaps_of(trace)
+    rows = np.flatnonzero(gaps["step"] == step)
+    length = gaps["end_ns"][rows] - gaps["start_ns"][rows]
+    is_seen = length > max(SHORT_NS, resolution_ns)
+    longest = np.argsort(-length, kind="stable")[: min(MOST_GAPS, int(is_seen.sum()))]
+    is_seen[:] = False
+    is_seen[longest] = True
+    rest = length[~is_seen]
     left_out: tuple[str, ...] = ()
     if len(rest):
         left_out = (
             f"idle times that are not marked: {format_count(len(rest))}, none longer than "
             f"{format_ns(int(rest.max()))}, together {format_ns(int(rest.sum()))}",
         )
-    if shown.empty:
-        return pd.DataFrame(), left_out
-    caused = with_causes(trace, shown).pandas()
-    start = on_one_axis(trace, spans, caused["host"], caused["start_ns"].to_numpy())
-    end = on_one_axis(trace, spans, caused["host"], caused["end_ns"].to_numpy())
-    none = {"lane": "", "kernel": "", "scope": "", "source": "", "phase": "other"}
-    idle = caused[["rank", "host", "device"]].assign(
-        start_ns=start,
-        duration_ns=end - start,
-        busy_ns=0,
-        count=0,
-        shown_ns=0,
-        wait_ns=UNKNOWN,
-        op=caused["cause"],
-        kind=IDLE,
-        component=IDLE,
-        place=-1,
-        **none,
-    )
-    return idle, left_out
+    caused = with_causes(trace, gaps[rows[is_seen]])
+    host = Coded.of(caused["host"])
+    start = on_one_axis(trace, spans, host, caused["start_ns"])
+    end = on_one_axis(trace, spans, host, caused["end_ns"])
+    same = {name: np.zeros(len(caused), np.int64) for name in ("busy_ns", "count", "shown_ns")}
+    return Table(
+        {
+            "rank": caused["rank"],
+            "host": host,
+            "device": caused["device"],
+            "place": np.full(len(caused), -1),
+            "start_ns": start,
+            "duration_ns": end - start,
+            "wait_ns": np.full(len(caused), UNKNOWN),
+            "op": Coded.of(caused["cause"]),
+        }
+        | same
+        | {name: Coded.same(text, len(caused)) for name, text in _OF_IDLE.items()}
+    ), left_out
+
+
+_OF_IDLE = {
+    **{"lane": "", "kernel": "", "scope": "", "source": ""},
+    **{"phase": "other", "kind": IDLE, "component": IDLE},
+}
 
 
 def _notes(trace: Trace, step: int, pieces: int, drawn: int, resolution_ns: int) -> tuple[str, ...]:

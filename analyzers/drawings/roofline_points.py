@@ -8,6 +8,8 @@ Rows are those of `roofline`, more of them: what multiplies is often cheaper tha
 
 from __future__ import annotations
 
+import numpy as np
+
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.roofline import SCHEMA as ROOFLINE
 from moeprof.analyzers.questions.roofline import ops_by_time
@@ -28,10 +30,9 @@ MOST_POINTS = 500
 def roofline_points(trace: Trace) -> Analysis:
     """The `MOST_POINTS` most expensive ops that can be placed, beside the time of all ops."""
     ops = ops_by_time(trace)
-    is_placed = ops["flops"].gt(0) | ops["roofline_ns"].notna()
+    is_placed = (ops["flops"] > 0) | ~np.isnan(ops["roofline_ns"])
     schema = window(trace).stated(SCHEMA)
-    rows = ops[is_placed].head(MOST_POINTS)
-    table = schema.frame({name: rows[name] for name in schema.names})
+    table = schema.table(ops[is_placed][:MOST_POINTS].columns)
     rest = int(is_placed.sum()) - len(table)
     headline = (
         Metric("op_time", float(ops["per_step_ns"].sum()), "ns"),

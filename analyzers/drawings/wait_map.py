@@ -8,8 +8,9 @@ its group starts, and that last one is charged with the mean wait of the others.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.communication.waits import NONE, clock_notes, waits_in_steps
 from moeprof.analyzers.question import Drawing
@@ -18,6 +19,9 @@ from moeprof.answers.cells import per_cell
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = Schema(
     "wait_map",
@@ -34,12 +38,12 @@ ASKS = "Which rank waits in which step, and for whom?"
 def wait_map(trace: Trace) -> Analysis:
     """Waits inside collectives of every rank in every used step, and who is waited for."""
     waits = waits_in_steps(trace)
-    known = waits[~np.isnan(waits["wait_ns"])].pandas()
-    if known.empty:
+    known = waits[~np.isnan(waits["wait_ns"])]
+    if not len(known):
         said = clock_notes(trace, waits) if len(waits) else (NONE,)
-        return Analysis("wait_map", ASKS, (), SCHEMA, SCHEMA.frame(), said)
-    late = waited_for_by_step(known)
-    waiting = known.groupby(["rank", "step"])["wait_ns"].sum().unstack("step")
+        return Analysis("wait_map", ASKS, (), SCHEMA, SCHEMA.table(), said)
+    late = waited_for_by_step(known.pandas())
+    waiting = known.pandas().groupby(["rank", "step"])["wait_ns"].sum().unstack("step")
     waiting = waiting.reindex(index=late.index, columns=late.columns)
     bundle = per_cell(*late.shape)
     table = _cells(waiting, late, bundle)
@@ -56,6 +60,8 @@ def wait_map(trace: Trace) -> Analysis:
 
 def _cells(waiting: pd.DataFrame, late: pd.DataFrame, bundle: int) -> pd.DataFrame:
     """Means over `bundle` steps in a row, named by the first; NaN where a rank has no call."""
+    import pandas as pd
+
     steps = late.columns.to_numpy()
     firsts = pd.Index(steps[[n // bundle * bundle for n in range(len(steps))]], name="step")
     columns = {}

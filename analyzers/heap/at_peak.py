@@ -15,18 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, WEIGHTS, Contents, shape_of
 from moeprof.analyzers.heap.places import Heap, heaps_of
+from moeprof.columns.table import isin
 from moeprof.hlo.program import Op
 from moeprof.tables.compiled_memory import on_device
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 AT_PEAK = Schema(
     "at_peak",
@@ -81,13 +85,13 @@ class Peak:
 @once
 def peak_of(trace: Trace, module: int) -> Peak | None:
     """The peak of a program; None where the profile keeps no account of its buffers."""
-    rows = trace.modules[trace.modules["module"].eq(module)]
-    buffers = trace.buffers[trace.buffers["module"].eq(module)]
-    if rows.empty or buffers.empty or int(rows["argument_bytes"].iloc[0]) < 0:
+    modules, buffers = trace.table("modules"), trace.table("buffers")
+    rows, held = modules[modules["module"] == module], buffers[buffers["module"] == module]
+    if not len(rows) or not len(held) or rows["argument_bytes"][0] < 0:
         return None
     if module not in programs_of(trace):  # its instructions are damaged, its buffers are not
         return None
-    stated, buffers = rows.iloc[0], on_device(buffers)
+    stated, buffers = rows[:1].dicts()[0], on_device(held.pandas())
     heaps = tuple(heaps_of(buffers))
     op = _op_at(heaps[0], programs_of(trace)[module].ops) if heaps else ""
     contents = Contents(trace, module, op)
@@ -128,9 +132,10 @@ class HostMemory:
 
 def on_host(trace: Trace, module: int) -> HostMemory | None:
     """What a program keeps in the host's memory; None where that is not known."""
-    rows = trace.modules[trace.modules["module"].eq(module)]
+    modules = trace.table("modules")
+    rows = modules[modules["module"] == module]
     names = [field.name for field in fields(HostMemory)]
-    sizes = [int(rows[f"host_{name}"].iloc[0]) for name in names] if len(rows) else [-1]
+    sizes = [int(rows[f"host_{name}"][0]) for name in names] if len(rows) else [-1]
     return HostMemory(*sizes) if min(sizes) >= 0 else None
 
 
@@ -249,6 +254,8 @@ def difference_of_peaks(base: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 def _without_contents(table: pd.DataFrame) -> pd.DataFrame:
     """`AT_PEAK` with its temporaries as one row, `UNTOLD`; none where it has none."""
+    import pandas as pd
+
     stays = table["content"].isin(_STAYING)
     size = int(table["size_bytes"][~stays].sum())
     told = table[stays]
@@ -271,14 +278,14 @@ def untold_on(base: Trace, new: Trace) -> str:
 
 def step_module(trace: Trace) -> int:
     """The program that most used steps run, of several the one with the most work; -1 for none."""
-    steps = trace.steps
+    steps, modules = trace.table("steps"), trace.table("modules")
     ran = steps["module"][steps["used"] & (steps["module"] != -1)]
-    known = trace.modules[trace.modules["module"].isin(ran)]
-    if known.empty:
+    known = modules[isin(modules["module"], ran)]
+    if not len(known):
         return -1
-    counts = known["module"].map(ran.value_counts())
-    ordered = known.assign(steps=counts).sort_values(["steps", "device_ns"], ascending=False)
-    return int(ordered["module"].iloc[0])
+    counts = (known["module"][:, None] == ran[None, :]).sum(axis=1)
+    order = ("steps", "device_ns")
+    return int(known.assign(steps=counts).sorted(*order, falling=order)["module"][0])
 
 
 def main_module(trace: Trace) -> int:
@@ -286,10 +293,10 @@ def main_module(trace: Trace) -> int:
 
     Of programs that need the same, the one with most instructions; -1 for none.
     """
-    if trace.meta.hosts or trace.modules.empty:
+    known = trace.table("modules")
+    if trace.meta.hosts or not len(known):
         return step_module(trace)
-    known = trace.modules
     needs = known["argument_bytes"] + known["output_bytes"] + known["temp_bytes"]
-    ordered = known.assign(needs=needs - known["alias_bytes"].clip(lower=0))
-    ordered = ordered.sort_values(["needs", "instructions"], ascending=False, kind="stable")
-    return int(ordered["module"].iloc[0])
+    needs = needs - np.maximum(known["alias_bytes"], 0)
+    order = ("needs", "instructions")
+    return int(known.assign(needs=needs).sorted(*order, falling=order)["module"][0])

@@ -8,15 +8,21 @@ the memory and the peak of all that is in it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.heap.at_peak import Peak, peak_of
 from moeprof.analyzers.heap.places import Int64s
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Table
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HELD = Schema(
     "planned_over_time",
@@ -36,6 +42,8 @@ def planned_over_time(trace: Trace, module: int) -> pd.DataFrame:
 
     Empty where the profile keeps no account of its buffers' lives, or no op can be laid on them.
     """
+    import pandas as pd
+
     peak = peak_of(trace, module)
     if peak is None or not peak.heaps:
         return HELD.frame()
@@ -71,28 +79,26 @@ def _live_by_op(trace: Trace, peak: Peak) -> Int64s:
 
 def _rows(places: pd.DataFrame, at_ns: pd.Series, held: Int64s, order: int) -> pd.DataFrame:
     """Of what is at one time an end comes first, then a start, then work: `order` says which."""
+    import pandas as pd
+
     known = {"host": places["host"].astype("str"), "device": places["device"], "at_ns": at_ns}
     return pd.DataFrame({**known, "held_bytes": held, "order": order})
 
 
-def device_pools(trace: Trace) -> pd.DataFrame:
-    """Allocator events of device memory that tell a peak."""
-    events = trace.allocations
-    return events[events["device"].ge(0) & events["peak_bytes"].gt(0)]
-
-
 @once
-def device_peaks(trace: Trace) -> pd.Series:
-    """Most bytes in use since the process began by host and device, of those that tell."""
-    return device_pools(trace).groupby(["host", "device"], observed=True)["peak_bytes"].max()
+def device_peaks(trace: Trace) -> Table:
+    """Rows (host, device, peak_bytes): most in use since the process began, of those that tell."""
+    events = trace.table("allocations").select("host", "device", "peak_bytes")
+    events = events[(events["device"] >= 0) & (events["peak_bytes"] > 0)]
+    groups = grouped(events, "host", "device")
+    found: Table = events[groups.first]
+    return found.assign(peak_bytes=groups.max(events["peak_bytes"]))
 
 
 def pool_bytes(trace: Trace) -> int | None:
     """What the allocator may give out on the device where that is least; None where none tells."""
-    pools = trace.allocations
-    told = pools[pools["device"].ge(0) & pools["allocated_bytes"].ge(0)]
-    told = told[told["available_bytes"].ge(0)]
-    sizes = (told["allocated_bytes"] + told["available_bytes"]).groupby(
-        [told["host"], told["device"]], observed=True
-    )
-    return int(sizes.max().min()) if len(told) else None
+    pools = trace.table("allocations")
+    given, left = pools["allocated_bytes"], pools["available_bytes"]
+    is_told = (pools["device"] >= 0) & (given >= 0) & (left >= 0)
+    devices = grouped(pools.select("host", "device")[is_told], "host", "device")
+    return int(devices.max((given + left)[is_told]).min()) if len(devices) else None

@@ -9,12 +9,15 @@ the buffer that was written last of those alive in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from moeprof.tables.intervals import cover
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Int64s = npt.NDArray[np.int64]
 PLACE = ["allocation", "offset_bytes", "size_bytes"]

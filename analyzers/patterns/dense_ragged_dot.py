@@ -7,8 +7,7 @@ experts: G times the products and the memory. An upgrade of JAX may change which
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.grouped import FALLBACK
@@ -20,10 +19,16 @@ from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def find(trace: Trace) -> Hint | None:
     """Dense fallbacks among the products of the experts."""
-    table = grouped_gemm(trace).table
+    found = grouped_gemm(trace)
+    if not (found.cells["form"] == FALLBACK).any():
+        return None
+    table = found.table
     dense = table[table["form"].eq(FALLBACK) & table["groups"].gt(1)]
     if dense.empty:
         return None

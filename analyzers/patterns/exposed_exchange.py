@@ -27,10 +27,12 @@ def find(trace: Trace) -> Hint | None:
     """Token exchanges that no compute hides, on accelerators."""
     if trace.meta.platform == "cpu":  # virtual devices share the cores: nothing can hide there
         return None
-    table = dispatch_combine(trace).table
+    table = dispatch_combine(trace).cells
     exposed_ns, whole_ns = float(table["exposed_ns"].sum()), float(table["per_step_ns"].sum())
-    step_ns = float(timeline(trace).table["duration_ns"].mean())
-    if not exposed_ns or not exposed_ns >= _MUCH * step_ns:
+    if not exposed_ns:
+        return None
+    step_ns = float(timeline(trace).cells["duration_ns"].mean())
+    if not exposed_ns >= _MUCH * step_ns:
         return None
     return Hint(
         f"{format_ns(exposed_ns)} {window(trace).each} ({format_percent(exposed_ns / step_ns)} "

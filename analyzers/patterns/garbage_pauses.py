@@ -6,10 +6,9 @@ launches nothing; with asynchronous dispatch the device may have enough queued t
 
 from __future__ import annotations
 
-import numpy as np
-
 from moeprof.analyzers.question import Hint, Pattern
-from moeprof.analyzers.window import spans_of_steps
+from moeprof.analyzers.window import spans_of_steps, used_steps
+from moeprof.columns.table import Table, isin
 from moeprof.tables.host_side import GARBAGE
 from moeprof.tables.intervals import cover
 from moeprof.tables.trace import Trace
@@ -18,22 +17,16 @@ from moeprof.units import format_ns
 
 def find(trace: Trace) -> Hint | None:
     """Collections that fall into used steps: time of the host that loses most, per step."""
-    events, steps = trace.host_events, trace.steps
-    pauses = events[events["kind"].eq(GARBAGE)]
-    used = steps["step"][steps["used"]]
-    if pauses.empty or used.empty:
+    events, used = trace.table("host_events"), used_steps(trace)
+    pauses = events[events["kind"] == GARBAGE]
+    if not len(pauses) or not len(used):
         return None
-    spans = spans_of_steps(trace).pandas()
-    is_known = ~spans["host"].isin(trace.meta.clocks_apart)  # when steps ran by the host's clock
-    spans = spans[spans["step"].isin(used) & is_known]
+    spans = spans_of_steps(trace)
+    is_known = ~isin(spans["host"], trace.meta.clocks_apart)  # when steps ran by the host's clock
+    spans = spans[isin(spans["step"], used) & is_known]
     lost = {
-        str(host): _inside_ns(
-            pauses["start_ns"][pauses["host"].eq(host)].to_numpy(),
-            pauses["duration_ns"][pauses["host"].eq(host)].to_numpy(),
-            mine["start_ns"].to_numpy(),
-            mine["end_ns"].to_numpy(),
-        )
-        for host, mine in spans.groupby("host")
+        host: _inside_ns(pauses[pauses["host"] == host], spans[spans["host"] == host])
+        for host in sorted(set(spans["host"].tolist()))
     }
     host, lost_ns = max(lost.items(), key=lambda item: item[1], default=("", 0))
     if not lost_ns:
@@ -49,12 +42,11 @@ def find(trace: Trace) -> Hint | None:
     )
 
 
-def _inside_ns(
-    starts: np.ndarray, durations: np.ndarray, begins: np.ndarray, ends: np.ndarray
-) -> int:
+def _inside_ns(pauses: Table, spans: Table) -> int:
     """Time of the pauses within the spans of steps, which may overlap, each instant once."""
-    steps, pauses = cover(begins, ends), cover(starts, starts + durations)
-    return int((pauses.until(steps.ends) - pauses.until(steps.starts)).sum())
+    steps = cover(spans["start_ns"], spans["end_ns"])
+    lost = cover(pauses["start_ns"], pauses["start_ns"] + pauses["duration_ns"])
+    return int((lost.until(steps.ends) - lost.until(steps.starts)).sum())
 
 
 PATTERN = Pattern("garbage_pauses", "Python's garbage collector stops a host", 15, find)

@@ -27,13 +27,9 @@ def find(trace: Trace) -> Hint | None:
     gathers = [r for r in ran(trace) if "all-gather" in r.program.opcodes(r.op)]
     if not gathers:
         return None
-    classes, sites = classes_of(trace).pandas(), expert_products(trace).pandas()
-    products = classes[classes["component"].eq("grouped_gemm")]
-    readers = {
-        place
-        for table in (products, sites)
-        for place in zip(table["module"].tolist(), table["op"].tolist(), strict=True)
-    }
+    classes, sites = classes_of(trace), expert_products(trace)
+    products = classes[classes["component"] == "grouped_gemm"]
+    readers = {place for table in (products, sites) for place in table.rows("module", "op")}
     found = [run for run in gathers if _gathers_experts(run, readers)]
     if not found:
         return None

@@ -39,7 +39,7 @@ _ANY = (
 
 def find(trace: Trace) -> Hint | None:
     """Idle time between steps, mean over devices and intervals, with the cause of most of it."""
-    table = intervals_of(account_of(trace)).pandas()
+    table = intervals_of(account_of(trace))
     whole_ns = int(table["interval_ns"].sum())
     if not whole_ns:
         return None
@@ -47,14 +47,13 @@ def find(trace: Trace) -> Hint | None:
     if share < _SHARE:
         return None
     idle_ns = float(table["between_idle_ns"].mean())
-    causes = idle_between(trace).pandas()
-    main = causes.iloc[0]
-    cause = str(main["cause"])
+    main = idle_between(trace)[:1].dicts()[0]
+    cause = main["cause"]
     told = "its cause is not known" if cause == UNKNOWN else f"most of it by: {cause}"
     return Hint(
         f"devices stand still for {format_ns(idle_ns)} between the end of a step and the start of "
         f"the next, {format_percent(share)} of the {format_ns(float(table['interval_ns'].mean()))} "
-        f"from start to start; {told} (longest: {format_ns(int(main['longest_ns']))} after step "
+        f"from start to start; {told} (longest: {format_ns(main['longest_ns'])} after step "
         f"{main['step']})",
         _CHANGES.get(cause, _ANY),
         "step_time",

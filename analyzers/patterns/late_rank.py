@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.communication.sites import AXES
 from moeprof.analyzers.communication.waits import waits_in_steps
@@ -13,6 +14,9 @@ from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EXPLAINS = 0.2
 """Least share of the waiting that what the rank does more must make up to be told as its cause."""

@@ -14,15 +14,15 @@ def find(trace: Trace) -> Hint | None:
     """GPU processes whose cores belong to more than one node, as capture wrote down."""
     if trace.meta.platform != "gpu":
         return None
-    facts = trace.host_facts
-    nodes = facts[facts["key"].eq("numa_nodes")]
-    wide = nodes[nodes["value"].str.contains(",", regex=False)]
-    if wide.empty:
+    facts = trace.table("host_facts")
+    nodes = list(facts[facts["key"] == "numa_nodes"].rows("host", "value"))
+    wide = [(host, value) for host, value in nodes if "," in value]
+    if not wide:
         return None
-    first = wide.iloc[0]
+    host, value = wide[0]
     return Hint(
         f"{len(wide)} of {len(nodes)} process(es) may run on the cores of several NUMA nodes "
-        f"(host {first['host']}: nodes {first['value']})",
+        f"(host {host}: nodes {value})",
         "one process per device or per socket, bound to the node of its devices: "
         "numactl --cpunodebind=N --membind=N, or the launcher's binding options",
         "sync_gaps",

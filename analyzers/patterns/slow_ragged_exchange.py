@@ -27,9 +27,8 @@ _OFFSETS = 2
 
 def find(trace: Trace) -> Hint | None:
     """Ragged all-to-alls that the one-shot kernel runs, with few updates per peer."""
-    events = window(trace).events.pandas()
-    is_one_shot = events["name"].str.contains(_KERNEL, regex=False).to_numpy(dtype=bool)
-    rows = sure_rows(events)[is_one_shot]
+    events = window(trace).events
+    rows = sure_rows(events)[events["name"].that(lambda name: _KERNEL in name)]
     rows = rows[rows >= 0]
     if not len(rows):
         return None

@@ -7,6 +7,8 @@ pool, whose size HSA_KERNARG_POOL_SIZE sets; when it is used up launches wait.
 
 from __future__ import annotations
 
+import re
+
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.timeline import timeline
@@ -23,6 +25,7 @@ _FIX = {
     PYTORCH: "fuse elementwise work and replay what repeats as a CUDA graph (torch.compile, "
     'mode="reduce-overhead")',
 }
+_AMD = re.compile(r"AMD|MI\d|gfx")
 _IDLE = 0.05
 """Share of the step that the device must idle: where it never runs dry, launches cost nothing."""
 
@@ -32,22 +35,21 @@ def find(trace: Trace) -> Hint | None:
     if trace.meta.platform != "gpu":
         return None
     view = window(trace)
-    events = view.events.pandas()
-    kernels = events[events["kind"].eq("kernel")]
-    is_short = kernels["duration_ns"].lt(SHORT_NS) & kernels["graph_node"].eq(-1)
+    is_kernel, length_ns = view.events["kind"] == "kernel", view.events["duration_ns"]
+    is_short = is_kernel & (length_ns < SHORT_NS) & (view.events["graph_node"] == -1)
     count = int(is_short.sum()) / view.shares
-    spent = timeline(trace).table
+    spent = timeline(trace).cells
     idle = float(spent["idle_ns"].sum() / max(spent["duration_ns"].sum(), 1))
     if count < MANY or idle < _IDLE:
         return None
-    share = float(kernels["duration_ns"][is_short].sum() / max(kernels["duration_ns"].sum(), 1))
-    is_amd = trace.devices["model"].str.contains(r"AMD|MI\d|gfx", regex=True).any()
+    share = float(length_ns[is_short].sum() / max(length_ns[is_kernel].sum(), 1))
+    is_amd = any(map(_AMD.search, trace.table("devices")["model"].tolist()))
     return Hint(
         f"{format_count(count)} kernels {view.each} are shorter than {format_ns(SHORT_NS)}, "
         f"outside any command buffer: {format_percent(share)} of kernel time, while the device "
         f"idles {format_percent(idle)} of the time",
         _FIX[trace.meta.framework]
-        + "; a larger HSA_KERNARG_POOL_SIZE for their arguments" * bool(is_amd),
+        + "; a larger HSA_KERNARG_POOL_SIZE for their arguments" * is_amd,
         "launch",
         gain_ns=float(spent["idle_ns"].sum() / view.shares),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from moeprof.analyzers.gain import Saving, gain_of
 from moeprof.analyzers.laws import laws_of
@@ -12,10 +12,16 @@ from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def find(trace: Trace) -> Hint | None:
     """Layers whose recorded routing loads one rank far above the mean."""
-    table = expert_load(trace).table
+    found = expert_load(trace)
+    if not len(found.cells):
+        return None
+    table = found.table
     worst = table.nlargest(1, "rank_imbalance")
     if worst.empty or not float(worst["rank_imbalance"].iloc[0]) > EVEN:
         return None

@@ -8,6 +8,8 @@ step on 2 × H100 (jax 0.11.2); with XLA's decomposer of the op it runs.
 
 from __future__ import annotations
 
+import numpy as np
+
 from moeprof.analyzers.classify.components import EXCHANGES
 from moeprof.analyzers.laws.time import early_end, told_of
 from moeprof.analyzers.question import Hint, Pattern
@@ -43,22 +45,23 @@ def _absence(trace: Trace) -> Hint | None:
 
 def _silence(trace: Trace) -> Hint | None:
     """Silence from the last device work to the end of the recording, after a step that was cut."""
-    events, steps = work_of(trace.events), trace.steps
-    if not trace.meta.recorded_ns or events.empty or steps.empty:
+    events, steps = work_of(trace.table("events")), trace.table("steps")
+    if not trace.meta.recorded_ns or not len(events) or not len(steps):
         return None
     ends = events["start_ns"] + events["duration_ns"]
     silence_ns = trace.meta.recorded_ns - int(ends.max())
     used = steps["duration_ns"][steps["used"]]
-    least_ns = max(LEAST_NS, _STEPS * float(used.median()) if len(used) else 0)
-    last = steps.iloc[int(steps["start_ns"].argmax())]
-    if silence_ns < least_ns or bool(last["used"]):
+    least_ns = max(LEAST_NS, _STEPS * float(np.median(used)) if len(used) else 0)
+    last = steps[[int(steps["start_ns"].argmax())]].dicts()[0]
+    if silence_ns < least_ns or last["used"]:
         return None
-    ran = trace.hlo_ops[trace.hlo_ops["module"].eq(last["module"])]
-    exchanges = ran[ran["opcode"].str.removesuffix("-start").isin(EXCHANGES)]
-    if exchanges.empty:
+    ops = trace.table("hlo_ops")
+    opcodes = ops["opcode"][ops["module"] == last["module"]].tolist()
+    exchanges = [opcode for opcode in opcodes if opcode.removesuffix("-start") in EXCHANGES]
+    if not exchanges:
         return None
-    final = events.iloc[int(ends.argmax())]
-    is_ragged = bool(exchanges["opcode"].str.startswith("ragged").any())
+    final = events[[int(ends.argmax())]].dicts()[0]
+    is_ragged = any(opcode.startswith("ragged") for opcode in exchanges)
     return Hint(
         f"devices fall silent in step {last['step']} and do nothing for {format_ns(silence_ns)} "
         f"until the recording ends; the last work to end is {final['op'] or final['name']}, and "

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.receive_buffers import receive_buffers
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_count, format_percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MOSTLY_EMPTY = 0.5
 """Buffers used for more than this share are sized well enough."""
@@ -15,7 +20,10 @@ _MOSTLY_EMPTY = 0.5
 
 def find(trace: Trace) -> Hint | None:
     """Receive buffers whose used rows were recorded and are far below the worst case."""
-    table = receive_buffers(trace).table
+    found = receive_buffers(trace)
+    if np.isnan(found.cells["utilisation"]).all():
+        return None
+    table = found.table
     known = table[table["utilisation"].notna()]
     worst, used = int(known["worst_bytes"].sum()), float(known["used_bytes"].sum())
     if not worst or used / worst >= _MOSTLY_EMPTY:

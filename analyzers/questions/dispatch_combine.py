@@ -15,8 +15,9 @@ does not depend on the data. GB are 10**9.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.account import exposed_ns
 from moeprof.analyzers.attribution import classes_of
@@ -30,6 +31,7 @@ from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import written
+from moeprof.columns.grouping import places_in
 from moeprof.columns.table import Table, isin
 from moeprof.hlo.shape import arrays_of
 from moeprof.tables.analysis import Analysis, Metric, nothing
@@ -39,6 +41,9 @@ from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes
 from moeprof.vocabulary import direction_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = Schema(
     "dispatch_combine",
@@ -82,6 +87,7 @@ SCHEMA = Schema(
         Column("module", "int64", "", "program id; -1 where unknown"),
     ),
 )
+_PLACE = ("module", "op")
 ASKS = "What do dispatch and combine cost, and how fast are they?"
 NONE = "none in this trace: no token exchange of a MoE layer"
 _FORMS = {
@@ -107,10 +113,12 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
     """
     view = window(trace)
     calls = calls_of(trace)
-    sites = _exchanges(trace, calls)
-    if sites.empty:
-        figures = _headline(sites)
-        return nothing("dispatch_combine", ASKS, SCHEMA, NONE, *view.notes, headline=figures)
+    exchanges = _exchanges(trace, calls)
+    if not exchanges:
+        return nothing("dispatch_combine", ASKS, SCHEMA, NONE, *view.notes, headline=_NO_FIGURES)
+    import pandas as pd
+
+    sites = pd.DataFrame(exchanges).set_index("place")
     waits = waits_in_steps(trace)
     waits = waits[isin(waits["site"], sites.index.tolist())]
     links = links_of(trace, calls.sites, link_bytes_per_s)
@@ -130,29 +138,33 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
     return Analysis("dispatch_combine", ASKS, _headline(table), schema, table, said)
 
 
-def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
-    """The sites that dispatch or combine, indexed by their place, with what their op says."""
-    classes = classes_of(trace).pandas().set_index(["module", "op"])
-    shapes = trace.hlo_ops["shape"]
+_SITES = Schema("sites", tuple(column for column in SCHEMA.columns if column.name in _PLACE))
+_NO_FIGURES = (Metric("exchange_time", None, "ns"), Metric("call_sites", 0, "count"))
+
+
+def _exchanges(trace: Trace, calls: Calls) -> list[dict[str, Any]]:
+    """The sites that dispatch or combine, with their place and what their op says."""
+    classes, shapes = classes_of(trace), trace.table("hlo_ops")["shape"]
+    ops = [(site.module, site.op) for site in calls.sites]
+    sites = _SITES.table({"module": [module for module, _ in ops], "op": [op for _, op in ops]})
+    class_of = places_in(sites, classes, "module", "op").tolist()
     rows = []
     for place in np.unique(calls.table["site"]).tolist():
-        site = calls.sites[place]
-        known = (site.module, site.op) in classes.index
-        part = classes.loc[(site.module, site.op)] if known else None
+        site, row = calls.sites[place], class_of[place]
         named = direction_of(site.op) if site.row < 0 else ""
-        direction = part["component"] if part is not None else named
+        direction = classes["component"][row] if row >= 0 else named
         if direction not in ("dispatch", "combine"):
             if site.opcode != _RAGGED:
                 continue
             direction = _NO_DIRECTION  # yet rows of varying number are tokens
-        shape = str(shapes.iat[site.row]) if site.row >= 0 else ""
+        shape = shapes[site.row] if site.row >= 0 else ""
         arrays = arrays_of(shape)
         carries = any(a.is_float for a in arrays) or not any(a.is_whole for a in arrays)
         rows.append(
             {
                 "place": place,
                 "direction": direction,
-                "phase": str(part["phase"]) if part is not None else "other",
+                "phase": classes["phase"][row] if row >= 0 else "other",
                 "form": _form(site, carries=carries),
                 "is_tokens": carries,
                 "op": site.op,
@@ -163,20 +175,7 @@ def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
                 "factor": bus_factor(site.opcode, site.group_size) if site.group_size else np.nan,
             }
         )
-    columns = [
-        "place",
-        "direction",
-        "phase",
-        "form",
-        "is_tokens",
-        "op",
-        "module",
-        "group_size",
-        "bytes",
-        "bound_bytes",
-        "factor",
-    ]
-    return pd.DataFrame(rows, columns=columns).set_index("place")
+    return rows
 
 
 def _form(site: Site, *, carries: bool) -> str:
@@ -209,6 +208,8 @@ def _timed(
 @once
 def exposed_by_op(trace: Trace) -> pd.Series:
     """Time of the calls of each op that no compute hides, in ns, by what `recorded_calls` has."""
+    import pandas as pd
+
     calls = recorded_calls(trace)
     op_of = calls.op_of.pandas()
     exposed = pd.Series(exposed_ns(trace)[op_of["row"]])
@@ -218,6 +219,8 @@ def exposed_by_op(trace: Trace) -> pd.Series:
 
 def _exposed_by_site(trace: Trace, calls: Calls) -> pd.Series:
     """That time by place of the site."""
+    import pandas as pd
+
     of_op = exposed_by_op(trace).to_dict()
     keys = [site.op if site.row < 0 else site.row for site in calls.sites]
     return pd.Series([float(of_op.get(key, 0)) for key in keys], dtype="float64")
@@ -225,6 +228,8 @@ def _exposed_by_site(trace: Trace, calls: Calls) -> pd.Series:
 
 def _with_bytes(table: pd.DataFrame, trace: Trace) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Sizes of custom calls by their buffers, used bytes by the recorded routing, bandwidths."""
+    import pandas as pd
+
     uses = {
         (use.module, use.op): use
         for use in uses_of(trace)
@@ -256,8 +261,8 @@ def _used_bytes(use: BufferUse | None, rows: Counts) -> float:
 
 
 def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
-    if table.empty:
-        return (Metric("exchange_time", None, "ns"), Metric("call_sites", 0, "count"))
+    import pandas as pd
+
     whole, wait = float(table["per_step_ns"].sum()), table["wait_ns"].sum(min_count=1)
     is_tokens = ~table["form"].str.endswith("of integers")
     speeds = table["bus_gb_per_s"][is_tokens].dropna()

@@ -17,8 +17,9 @@ the products take on the slowest rank of a step than on the mean one, as if rank
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.costs.grouped import (
     CUSTOM_CALL,
@@ -26,7 +27,7 @@ from moeprof.analyzers.costs.grouped import (
     expert_products,
     grouped_products,
 )
-from moeprof.analyzers.dropped import COUNTED_FROM, DROPPED, dropped_pairs
+from moeprof.analyzers.dropped import COUNTED_FROM, DROPPED, NOT_DROPPED, dropped_pairs
 from moeprof.analyzers.figures import maps
 from moeprof.analyzers.load.balance import (
     StepLoads,
@@ -57,6 +58,9 @@ from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = Schema(
     "expert_load",
@@ -130,12 +134,14 @@ NONE = (
 @once  # hints ask again
 def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
+    import pandas as pd
+
     known = recorded(trace)
     if not len(known.routing):
         figures = (
             Metric("worst_rank_imbalance", None, "ratio"),
             Metric("layers", None, "count"),
-            *dropped_pairs(trace).headline,
+            *NOT_DROPPED,
         )
         why = missing_tokens(trace)
         return nothing("expert_load", ASKS, SCHEMA, why, headline=figures, status="not_known")
@@ -180,11 +186,12 @@ def missing_tokens(trace: Trace) -> str:
     """Why the tokens of each expert are not known, in a trace where there are none."""
     if is_left_out(trace):
         return f"none that can be used: {LEFT_OUT}"
-    if trace.received.empty:
+    received = trace.table("received")
+    if not len(received):
         return NONE
     return (
         "none in this trace: the run recorded the rows that each rank received "
-        f"({named_steps(trace.received['step'].unique())}), but the tokens of each expert, which "
+        f"({named_steps(set(received['step'].tolist()))}), but the tokens of each expert, which "
         "process 0 writes into routing/p0.parquet, are not there"
     )
 
@@ -228,6 +235,8 @@ def _products(
     trace: Trace, known: Recorded, loads: StepLoads
 ) -> tuple[float | None, float, tuple[str, ...]]:
     """Time of the grouped products: mean device, slowest over the mean; or why not known, in ns."""
+    import pandas as pd
+
     if not loads.are_ranks_known:
         return (
             None,
@@ -293,6 +302,8 @@ def _headline(
 
 def _busiest_expert(table: pd.DataFrame) -> tuple[Metric, ...]:
     """Where the expert is that stands above its mean the most; which, where it is always one."""
+    import pandas as pd
+
     row = table.iloc[int(table["expert_imbalance"].fillna(0).argmax())]
     is_known = pd.notna(row["expert_imbalance"])  # not where no token was routed
     layer = int(row["layer"]) if is_known else None
@@ -307,11 +318,15 @@ def _worst(table: pd.DataFrame) -> pd.Series:
 
 
 def _known(value: float) -> float | None:
+    import pandas as pd
+
     return float(value) if pd.notna(value) else None
 
 
 def _story(table: pd.DataFrame, steps: int) -> list[str]:
     """What to read from the worst layer."""
+    import pandas as pd
+
     if table["expert_imbalance"].isna().all():
         return ["no token was routed in these steps"]
     worst = _worst(table)

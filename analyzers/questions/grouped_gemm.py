@@ -18,7 +18,7 @@ The best dense product is the fastest of the trace outside the experts, of `LEAS
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from moeprof.analyzers.buffers import filled
 from moeprof.analyzers.costs.grouped import BATCHED, FALLBACK, expert_products, used_rows
@@ -29,6 +29,9 @@ from moeprof.analyzers.window import PER_STEP, Window, hardware_in, window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import is_number, written
+from moeprof.columns.coded import Flags
+from moeprof.columns.grouping import pairs_of, places_in
+from moeprof.columns.table import Table, isin
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
@@ -68,6 +71,7 @@ SCHEMA = Schema(
     ),
 )
 ASKS = "How fast are the experts' products, and how much of them is waste?"
+Float64s = npt.NDArray[np.float64]
 LEAST_FLOPS = 10**10
 """Of a dense product to compare with: 10 GFLOP take some 10 µs at full speed."""
 
@@ -76,36 +80,39 @@ LEAST_FLOPS = 10**10
 def grouped_gemm(trace: Trace) -> Analysis:
     """Products of the routed experts in the used steps, by call site."""
     view, spec = window(trace), hardware_in(trace)
-    best = _best_dense(costs_of(trace).pandas(), expert_products(trace).pandas())
+    best = _best_dense(costs_of(trace), expert_products(trace))
     table = _table(trace, view, spec, best)
     schema = view.stated(SCHEMA)
     headline = _headline(trace, table, spec, best)
     notes = _notes(trace, view, table, spec, best)
-    if table.empty:
+    if not len(table):
         return nothing("grouped_gemm", ASKS, schema, *notes, headline=headline)
-    return Analysis("grouped_gemm", ASKS, headline, schema, schema.check(table), notes)
+    return Analysis("grouped_gemm", ASKS, headline, schema, schema.table(table.columns), notes)
 
 
-def _table(
-    trace: Trace, view: Window, spec: HardwareSpec | None, best: float | None
-) -> pd.DataFrame:
-    sites = expert_products(trace).assign(used_rows=used_rows(trace)).pandas()
-    table = sites.merge(costs_of(trace).without("dtype").pandas(), on=["module", "op"])
+def _table(trace: Trace, view: Window, spec: HardwareSpec | None, best: float | None) -> Table:
+    sites, costs = expert_products(trace), costs_of(trace).without("dtype")
+    sites = sites.assign(used_rows=used_rows(trace))
+    of_site, of_cost = pairs_of(sites, costs, "module", "op")
+    table = sites[of_site].assign(**costs[of_cost].columns)
     calls = table["runs"] / view.shares
-    seconds = table["self_ns"].where(table["self_ns"] > 0) / view.shares / 1e9
+    seconds = _where(table["self_ns"] > 0, table["self_ns"]) / view.shares / 1e9
     worst = table["needed"] * calls
-    filled = table["used_rows"] / table["rows"].where(table["rows"] > 0)
-    is_dense = table["form"].isin([FALLBACK, BATCHED])
-    run = (table["flops"] * calls).where(is_dense, worst * filled)
-    peaks = {d: spec.flops_per_s(d) if spec else None for d in table["dtype"].unique()}
+    filled = table["used_rows"] / _where(table["rows"] > 0, table["rows"])
+    is_dense = isin(table["form"], (FALLBACK, BATCHED))
+    run = np.where(is_dense, table["flops"] * calls, worst * filled)
+    most = np.where(is_dense, run, worst)
+    peaks = [spec.flops_per_s(dtype) if spec else None for dtype in table["dtype"].tolist()]
     rate = run / seconds / 1e12
-    excess = run.where(is_dense, worst) / worst
-    table = table.assign(
+    with np.errstate(divide="ignore", invalid="ignore"):
+        excess = most / worst
+        wasted = table["self_ns"] / view.shares * (1 - 1 / excess)
+    return table.assign(
         calls=calls,
         per_step_ns=table["self_ns"] / view.shares,
         tflop_per_s=rate,
-        most_tflop_per_s=run.where(is_dense, worst) / seconds / 1e12,
-        peak_share=rate * 1e12 / table["dtype"].map(peaks).astype("float64"),
+        most_tflop_per_s=most / seconds / 1e12,
+        peak_share=rate * 1e12 / np.array(peaks, np.float64),
         dense_share=rate / (best if best else np.nan),
         excess=excess,
         excess_flops=excess * worst,
@@ -113,34 +120,37 @@ def _table(
         run_flops=run,
         worst_flops=worst,
         used_flops=worst * filled,
-        wasted_ns=table["self_ns"] / view.shares * (1 - 1 / excess),
-    )
-    return table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
+        wasted_ns=wasted,
+    ).sorted("per_step_ns", "op", falling=["per_step_ns"])
 
 
-def _best_dense(costs: pd.DataFrame, sites: pd.DataFrame) -> float | None:
+def _where(flags: Flags, values: np.ndarray) -> Float64s:
+    """Values where the flags are; else NaN."""
+    return np.where(flags, values, np.nan)
+
+
+def _best_dense(costs: Table, sites: Table) -> float | None:
     """TFLOP/s of the fastest large product that is not the experts'; None without one."""
-    place = ["module", "op"]
-    is_experts = pd.MultiIndex.from_frame(costs[place]).isin(pd.MultiIndex.from_frame(sites[place]))
-    dense = costs[costs["kind"].eq("gemm") & ~is_experts & costs["component"].ne("grouped_gemm")]
-    dense = dense[dense["flops"].ge(LEAST_FLOPS) & dense["self_ns"].gt(0)]
+    is_experts = places_in(costs, sites, "module", "op") >= 0
+    is_dense = (costs["kind"] == "gemm") & ~is_experts & (costs["component"] != "grouped_gemm")
+    dense = costs[is_dense & (costs["flops"] >= LEAST_FLOPS) & (costs["self_ns"] > 0)]
     rates = dense["flops"] * dense["runs"] / dense["self_ns"] / 1e3
     return float(rates.max()) if len(rates) else None
 
 
 def _headline(
-    trace: Trace, table: pd.DataFrame, spec: HardwareSpec | None, best: float | None
+    trace: Trace, table: Table, spec: HardwareSpec | None, best: float | None
 ) -> tuple[Metric, ...]:
-    if table.empty:
+    if not len(table):
         return (Metric("grouped_gemm_time", None, "ns"), Metric("call_sites", 0, "count"))
     whole = float(table["per_step_ns"].sum())
     run, worst = (_total(table[name]) for name in ("run_flops", "worst_flops"))
     used, excess = (_total(table[name]) for name in ("used_flops", "excess_flops"))
-    dtypes = table["dtype"].unique()
-    peak = spec.flops_per_s(str(dtypes[0])) if spec and len(dtypes) == 1 else None
+    dtypes = set(table["dtype"].tolist())
+    peak = spec.flops_per_s(dtypes.pop()) if spec and len(dtypes) == 1 else None
     rate = run / whole * 1e9 if run is not None and whole else None
     wasted = _total(table["wasted_ns"])
-    is_recorded = not trace.received.empty and not trace.routing.empty
+    is_recorded = len(trace.table("received")) and len(trace.table("routing"))
     is_empty = recorded(trace).routing["tokens"] == 0 if is_recorded else ()
     return (
         Metric("grouped_gemm_time", whole, "ns"),
@@ -155,19 +165,19 @@ def _headline(
     )
 
 
-def _total(values: pd.Series) -> float | None:
+def _total(values: Float64s) -> float | None:
     """The sum; None where one of the values is not known."""
-    return float(values.sum()) if values.notna().all() else None
+    return None if np.isnan(values).any() else float(values.sum())
 
 
 def _notes(
     trace: Trace,
     view: Window,
-    table: pd.DataFrame,
+    table: Table,
     spec: HardwareSpec | None,
     best: float | None,
 ) -> tuple[str, ...]:
-    if table.empty:
+    if not len(table):
         return ("none in this trace: no product of routed experts", *view.notes)
     notes = []
     dense = table[table["form"] == FALLBACK]
@@ -178,14 +188,14 @@ def _notes(
             "masked copies that they read cost more on top (expert_elementwise). A grouped GEMM "
             "kernel avoids both"
         )
-    if table["form"].eq(BATCHED).any():
+    if (table["form"] == BATCHED).any():
         notes.append(
             "batched dense: every expert has as many rows as its capacity; how many of them hold "
             "tokens is not recorded"
         )
-    if table["form"].ne(BATCHED).any():
+    if (table["form"] != BATCHED).any():
         notes += filled(trace)[1]
-    if len(unread := table[table["needed"].isna()]):
+    if len(unread := table[np.isnan(table["needed"])]):
         notes.append(f"{len(unread)} call site(s) whose sizes nothing states: no FLOPs")
     if spec is None:
         notes.append(

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.activity.work import SHORT_NS
@@ -27,8 +26,11 @@ from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import written
+from moeprof.columns.coded import Coded
+from moeprof.columns.grouping import distinct, grouped, grouped_columns
+from moeprof.columns.table import Table, isin
 from moeprof.tables.analysis import Analysis, Metric, nothing
-from moeprof.tables.intervals import cover, is_work
+from moeprof.tables.intervals import Int64s, cover, is_work
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -58,51 +60,60 @@ ASKS = "Does launching keep up with the device, and how many kernels are short?"
 def launch(trace: Trace) -> Analysis:
     """Kernels of the used steps by duration; how far the host's launches are ahead of them."""
     view = window(trace)
-    events = view.events.pandas()
-    kernels = events[events["kind"].eq("kernel")]
+    kernels = _kernels(view.events)
     queue = queued(trace)
-    is_used = queue["step"].isin(events["step"].unique())
+    is_used = isin(queue["step"], distinct(view.events["step"]))
+    used = queue.select("launch_ns", "call_ns", "start_ns", "depth")[is_used]
     table = _table(kernels, view)
-    headline = _headline(trace, kernels, queue, queue[is_used], view)
-    notes = (*_notes(trace, kernels, queue[is_used]), *view.notes)
-    if kernels.empty:
+    headline = _headline(trace, kernels, queue, used, view)
+    notes = (*_notes(trace, kernels, used), *view.notes)
+    if not len(kernels):
         return nothing("launch", ASKS, view.stated(SCHEMA), *notes, headline=headline)
     return Analysis("launch", ASKS, headline, view.stated(SCHEMA), table, notes)
 
 
-def _table(kernels: pd.DataFrame, view: Window) -> pd.DataFrame:
-    if kernels.empty:
-        return SCHEMA.frame()
-    lengths = kernels["duration_ns"].to_numpy()
+def _kernels(events: Table) -> Table:
+    """Rows (name, duration_ns, correlation_id, is_of_graph) of the kernels."""
+    named = events.select("name", "duration_ns", "correlation_id")
+    flags = events["kind"] == "kernel"
+    table = named.assign(is_of_graph=is_of_graph(events))
+    return table if flags.all() else table[flags]
+
+
+def _table(kernels: Table, view: Window) -> Table:
+    if not len(kernels):
+        return SCHEMA.table()
+    lengths = kernels["duration_ns"]
     at = np.searchsorted(_BOUNDS_NS, lengths, "right") - 1
-    groups = pd.DataFrame({"at": at, "ns": lengths, "graph": is_of_graph(kernels)}).groupby("at")
-    counts, sums = groups.size(), groups["ns"].sum()
-    names = kernels["name"].cat.codes.to_numpy()
-    by_name = pd.DataFrame({"at": at, "name": names}).value_counts().reset_index()
-    top = by_name.drop_duplicates("at").set_index("at").reindex(counts.index)
-    return SCHEMA.frame(
+    groups = grouped_columns([at])
+    counts, sums = groups.size, groups.sum(lengths)
+    names = grouped_columns([at, kernels["name"]], is_sorted=False)
+    by_frequency = np.lexsort((-names.size, groups.of[names.first]))
+    of_class = groups.of[names.first[by_frequency]]
+    top = by_frequency[np.searchsorted(of_class, np.arange(len(groups)))]
+    return SCHEMA.table(
         {
-            "duration": [(*_CLASSES, _LONGEST)[place] for place in counts.index],
-            "from_ns": [_BOUNDS_NS[place] for place in counts.index],
-            "kernels": counts.to_numpy() / view.shares,
-            "share": counts.to_numpy() / len(kernels),
-            "per_step_ns": sums.to_numpy() / view.shares,
-            "time_share": sums.to_numpy() / max(int(lengths.sum()), 1),
-            "graph_share": groups["graph"].mean().to_numpy(dtype="float64"),
-            "most_frequent": np.asarray(kernels["name"].cat.categories)[top["name"].to_numpy()],
-            "most_frequent_kernels": top["count"].to_numpy() / view.shares,
+            "duration": [(*_CLASSES, _LONGEST)[place] for place in at[groups.first]],
+            "from_ns": np.array(_BOUNDS_NS)[at[groups.first]],
+            "kernels": counts / view.shares,
+            "share": counts / len(kernels),
+            "per_step_ns": sums / view.shares,
+            "time_share": sums / max(int(lengths.sum()), 1),
+            "graph_share": groups.sum(kernels["is_of_graph"]) / counts,
+            "most_frequent": kernels["name"][names.first[top]],
+            "most_frequent_kernels": names.size[top] / view.shares,
         }
     )
 
 
 def _headline(
-    trace: Trace, kernels: pd.DataFrame, queue: pd.DataFrame, used: pd.DataFrame, view: Window
+    trace: Trace, kernels: Table, queue: Table, used: Table, view: Window
 ) -> tuple[Metric, ...]:
     lengths = kernels["duration_ns"]
     is_short = lengths < SHORT_NS
     total_ns = int(lengths.sum())
-    latency = (used["start_ns"] - used["launch_ns"]).to_numpy()
-    lead = {"median": 0.5, "p90": 0.9}
+    latency = used["start_ns"] - used["launch_ns"]
+    lead = np.quantile(latency, (0.5, 0.9)).tolist() if len(used) else (None, None)
     return (
         Metric("kernels_per_step", len(kernels) / view.shares if len(kernels) else None, "count"),
         Metric("short_kernel_share", float(is_short.mean()) if len(kernels) else None, "share"),
@@ -113,46 +124,42 @@ def _headline(
         ),
         Metric(
             "command_buffer_share",
-            float(is_of_graph(kernels).mean()) if len(kernels) else None,
+            float(kernels["is_of_graph"].mean()) if len(kernels) else None,
             "share",
         ),
         Metric("launch_calls_per_step", len(used) / view.shares if len(used) else None, "count"),
         Metric("launch_call_time", _mean_ns(used["call_ns"], view), "ns"),
-        *(
-            Metric(
-                f"launch_latency_{name}",
-                float(np.quantile(latency, part)) if len(used) else None,
-                "ns",
-            )
-            for name, part in lead.items()
+        Metric("launch_latency_median", lead[0], "ns"),
+        Metric("launch_latency_p90", lead[1], "ns"),
+        Metric(
+            "queue_depth_median", float(np.median(used["depth"])) if len(used) else None, "count"
         ),
-        Metric("queue_depth_median", float(used["depth"].median()) if len(used) else None, "count"),
         Metric("empty_queue_share", _empty_share(trace, queue) if len(used) else None, "share"),
     )
 
 
-def _mean_ns(lengths: pd.Series, view: Window) -> float | None:
+def _mean_ns(lengths: Int64s, view: Window) -> float | None:
     return int(lengths.sum()) / view.shares if len(lengths) else None
 
 
-def _empty_share(trace: Trace, queue: pd.DataFrame) -> float | None:
-    segments = device_steps(trace).spans.pandas()
+def _empty_share(trace: Trace, queue: Table) -> float | None:
+    segments = device_steps(trace).spans
     whole = int((segments["end_ns"] - segments["start_ns"]).sum())
     if not whole:
         return None
     return int(empty_ns(queue, segments, trace.meta.hosts).sum()) / whole
 
 
-def _notes(trace: Trace, kernels: pd.DataFrame, used: pd.DataFrame) -> tuple[str, ...]:
-    if kernels.empty:
+def _notes(trace: Trace, kernels: Table, used: Table) -> tuple[str, ...]:
+    if not len(kernels):
         return ("none in this trace: no kernels of a GPU, so no launches",)
-    if used.empty:
+    if not len(used):
         return (
             "no launch calls that join the kernels in this trace: latency and queue are not "
             "known; give the .xplane.pb of a capture with the host tracer on",
         )
     notes = []
-    lead = (used["start_ns"] - used["launch_ns"]).to_numpy()
+    lead = used["start_ns"] - used["launch_ns"]
     early = lead < 0
     if early.any():
         notes.append(
@@ -160,8 +167,7 @@ def _notes(trace: Trace, kernels: pd.DataFrame, used: pd.DataFrame) -> tuple[str
             f"({format_percent(float(early.mean()))}) seem to start before their call, by up to "
             f"{format_ns(int(-lead.min()))}: no latency is surer than that"
         )
-    ids = kernels["correlation_id"]
-    told = float(ids.ge(0).mean())
+    told = float((kernels["correlation_id"] >= 0).mean())
     if told < 1:
         notes.append(f"{format_percent(1 - told)} of kernels name no launch")
     return tuple(notes)
@@ -174,33 +180,40 @@ PAIRS = Schema(
         Column("event", "int64", "", "row of `events`: the first piece that it brought"),
     ),
 )
-_KEYS = ["host", "correlation"]
 
 
-def pairs_of(trace: Trace) -> pd.DataFrame:
+def pairs_of(trace: Trace) -> Table:
     """`PAIRS`: one row per launch whose device work is in the trace; a graph is one launch.
 
     Events are in order of start on each device, so the first row of a launch is its start.
     """
-    called = _firsts(trace.launches, np.ones(len(trace.launches), bool), trace.meta.hosts)
-    begun = _firsts(trace.events, is_work(trace.events), trace.meta.hosts)
-    both = begun.merge(called, on=_KEYS, suffixes=("_begun", "_called"))
-    return PAIRS.frame({"launch": both["row_called"], "event": both["row_begun"]})
+    launches, events = trace.table("launches"), trace.table("events")
+    called = np.flatnonzero(launches["correlation_id"] >= 0)
+    begun = np.flatnonzero(is_work(events) & (events["correlation_id"] >= 0))
+    both = ((launches, called), (events, begun))
+    names = grouped_columns(
+        [
+            np.concatenate([places_of(of["host"][rows], trace.meta.hosts) for of, rows in both]),
+            np.concatenate([of["correlation_id"][rows] for of, rows in both]),
+        ]
+    )
+    of_call, of_work = np.split(names.of, [len(called)])
+    launch = _firsts(of_call, called, len(names))[of_work]
+    is_pair = (launch >= 0) & (_firsts(of_work, begun, len(names))[of_work] == begun)
+    return PAIRS.table({"launch": launch[is_pair], "event": begun[is_pair]})
 
 
-def _firsts(table: pd.DataFrame, is_one: np.ndarray, hosts: Sequence[str]) -> pd.DataFrame:
-    """The first row of each host and correlation id, among the rows that are ones."""
-    ids = table["correlation_id"].to_numpy()
-    rows = np.flatnonzero(is_one & (ids >= 0))
-    places = places_of(table["host"], hosts)
-    found = pd.DataFrame({"host": places[rows], "correlation": ids[rows], "row": rows})
-    return found.drop_duplicates(_KEYS)
+def _firsts(group: Int64s, rows: Int64s, groups: int) -> Int64s:
+    """The first of `rows`, which rise, of each group; -1 where it has none."""
+    found = np.full(groups, -1, np.int64)
+    found[group[::-1]] = rows[::-1]  # the last to be written is the first
+    return found
 
 
-def places_of(hosts: pd.Series, names: Sequence[str]) -> np.ndarray:
-    """Place among `names` of each of `hosts`, which are labels."""
-    known = pd.Index(names).get_indexer(hosts.cat.categories.astype("str"))
-    places: np.ndarray = np.append(known, -1)[hosts.cat.codes.to_numpy()].astype(np.int64)
+def places_of(hosts: Coded, names: Sequence[str]) -> Int64s:
+    """Place among `names` of each of `hosts`; -1 for none."""
+    known = {name: place for place, name in enumerate(names)}
+    places: Int64s = hosts.each(lambda host: known.get(host, -1), np.int64).take(hosts.codes)
     return places
 
 
@@ -218,32 +231,32 @@ QUEUED = Schema(
 )
 
 
-def queued(trace: Trace) -> pd.DataFrame:
-    """`QUEUED`: one row per launch whose device work is in the trace, by device and launch."""
+def queued(trace: Trace) -> Table:
+    """`QUEUED`: one row per launch whose device work is in the trace, in order of the work."""
     pairs = pairs_of(trace)
-    calls = trace.launches.iloc[pairs["launch"].to_numpy()]
-    work = trace.events.iloc[pairs["event"].to_numpy()]
-    found = pd.DataFrame(
+    calls = trace.table("launches").select("start_ns", "duration_ns")[pairs["launch"]]
+    work = trace.table("events").select("host", "device", "step", "start_ns")[pairs["event"]]
+    launch, host = calls["start_ns"], places_of(work["host"], trace.meta.hosts)
+    began = np.maximum(work["start_ns"], launch)
+    depth = np.zeros(len(pairs), np.int64)
+    for rows in grouped_columns([host, work["device"]]).rows():
+        mine = rows[np.argsort(launch[rows], kind="stable")]
+        ahead = np.searchsorted(np.sort(began[mine], kind="stable"), launch[mine], "right")
+        depth[mine] = np.maximum(np.arange(len(mine)) - ahead, 0)
+    return QUEUED.table(
         {
-            "host": places_of(work["host"], trace.meta.hosts),
-            "device": work["device"].to_numpy(),
-            "step": work["step"].to_numpy(),
-            "launch_ns": calls["start_ns"].to_numpy(),
-            "call_ns": calls["duration_ns"].to_numpy(),
-            "start_ns": work["start_ns"].to_numpy(),
+            "host": host,
+            "device": work["device"],
+            "step": work["step"],
+            "launch_ns": launch,
+            "call_ns": calls["duration_ns"],
+            "start_ns": work["start_ns"],
+            "depth": depth,
         }
     )
-    found = found.sort_values(["host", "device", "launch_ns"], ignore_index=True)
-    depth = np.zeros(len(found), np.int64)
-    for rows in found.groupby(["host", "device"]).indices.values():
-        launch, start = (found[name].to_numpy()[rows] for name in ("launch_ns", "start_ns"))
-        began = np.sort(np.maximum(start, launch))
-        depth[rows] = np.arange(len(rows)) - np.searchsorted(began, launch, "right")
-    found["depth"] = np.maximum(depth, 0)
-    return QUEUED.check(found.astype(dict.fromkeys(QUEUED.names, "int64")))
 
 
-def empty_ns(queue: pd.DataFrame, segments: pd.DataFrame, hosts: Sequence[str]) -> np.ndarray:
+def empty_ns(queue: Table, segments: Table, hosts: Sequence[str]) -> Int64s:
     """Time of each segment in which nothing is launched that has not started, int64 ns.
 
     Args:
@@ -251,15 +264,20 @@ def empty_ns(queue: pd.DataFrame, segments: pd.DataFrame, hosts: Sequence[str]) 
         segments: rows (host, device, start_ns, end_ns), the used steps of each device.
         hosts: names of the hosts, in the order that `queue` counts.
     """
-    empty = (segments["end_ns"] - segments["start_ns"]).to_numpy(dtype=np.int64, copy=True)
-    places = segments["host"].map({host: at for at, host in enumerate(hosts)})
-    by_device = queue.groupby(["host", "device"]).indices
-    for key, rows in segments.groupby([places, "device"]).indices.items():
-        mine = queue.iloc[by_device.get(key, np.zeros(0, np.int64))]
-        waiting = cover(mine["launch_ns"].to_numpy(), mine["start_ns"].to_numpy())
-        first, last = (segments[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
+    empty: Int64s = segments["end_ns"] - segments["start_ns"]
+    queues = grouped(queue, "host", "device")
+    devices = queue.select("host", "device")[queues.first].rows()
+    rows_of = dict(zip(devices, queues.rows(), strict=True))
+    spans = queue.select("launch_ns", "start_ns")
+    for rows in grouped(segments, "host", "device").rows():
+        host, device, first, last = (segments[name][rows] for name in _SEGMENT)
+        mine = spans[rows_of.get((hosts.index(host[0]), device[0]), rows[:0])]
+        waiting = cover(mine["launch_ns"], mine["start_ns"])
         empty[rows] -= waiting.until(last) - waiting.until(first)
     return empty
+
+
+_SEGMENT = ("host", "device", "start_ns", "end_ns")
 
 
 def sentence(document: Document) -> str:

@@ -13,6 +13,7 @@ they stand beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from moeprof.analyzers.figures import heap as heap_figures
 from moeprof.analyzers.heap.at_peak import (
@@ -71,7 +72,7 @@ def memory(trace: Trace) -> Analysis:
         figures = _headline(trace, None)
         is_known = any(metric.value is not None for metric in figures)
         status: Status = "ok" if is_known else "not_known"
-        return Analysis("memory", ASKS, figures, SCHEMA, SCHEMA.frame(), notes, status=status)
+        return Analysis("memory", ASKS, figures, SCHEMA, SCHEMA.table(), notes, status=status)
     table = grouped(peak.table, _KEYS).rename(columns={"bytes": "size_bytes"})
     table["share"] = table["size_bytes"] / max(peak.total_bytes, 1)
     shown = SCHEMA.frame({name: table[name] for name in SCHEMA.names})
@@ -83,7 +84,7 @@ def _headline(trace: Trace, peak: Peak | None) -> tuple[Metric, ...]:
     if peak is None:
         parts: tuple[Metric, ...] = (Metric("program_peak", None, "bytes"),)
     else:
-        stated = trace.modules[trace.modules["module"].eq(peak.module)].iloc[0]
+        stated = _stated(trace, peak.module)
         parts = (
             Metric("program_peak", peak.total_bytes, "bytes"),
             Metric("argument", int(stated["argument_bytes"]), "bytes"),
@@ -109,11 +110,17 @@ def _host_metrics(trace: Trace, module: int) -> tuple[Metric, ...]:
 def _allocator_peak(trace: Trace) -> int | None:
     """Most bytes in use on any device since its process began; None where no event tells."""
     peaks = device_peaks(trace)
-    return int(peaks.max()) if len(peaks) else None
+    return int(peaks["peak_bytes"].max()) if len(peaks) else None
+
+
+def _stated(trace: Trace, module: int) -> dict[str, Any]:
+    """The row of `MODULES` of a program."""
+    modules = trace.table("modules")
+    return modules[modules["module"] == module].dicts()[0]
 
 
 def _story(trace: Trace, peak: Peak) -> tuple[str, ...]:
-    name = str(trace.modules[trace.modules["module"].eq(peak.module)]["name"].iloc[0])
+    name = _stated(trace, peak.module)["name"]
     if peak.is_untold:
         return (f"program {name}: what its temporaries hold is not known: {WHY_UNTOLD}; {TO_TELL}",)
     if not peak.heaps:
@@ -125,22 +132,23 @@ def _story(trace: Trace, peak: Peak) -> tuple[str, ...]:
 
 
 def _others(trace: Trace, module: int) -> tuple[str, ...]:
-    others = trace.modules[trace.modules["module"].ne(module) & trace.modules["executions"].gt(0)]
-    known = others[others["argument_bytes"].ge(0)]
-    if known.empty:
+    modules = trace.table("modules")
+    is_other = (modules["module"] != module) & (modules["executions"] > 0)
+    known = modules[is_other & (modules["argument_bytes"] >= 0)]
+    if not len(known):
         return ()
     totals = known["argument_bytes"] + known["output_bytes"] + known["temp_bytes"]
     totals = totals - known["alias_bytes"]
     largest = int(totals.argmax())
     return (
-        f"{len(known)} other program(s) ran; the largest, {known['name'].iloc[largest]}, needs "
-        f"{format_bytes(int(totals.iloc[largest]))}",
+        f"{len(known)} other program(s) ran; the largest, {known['name'][largest]}, needs "
+        f"{format_bytes(int(totals[largest]))}",
     )
 
 
 def _allocator_notes(trace: Trace) -> tuple[str, ...]:
-    peaks = device_peaks(trace)
-    if peaks.empty:
+    peaks = device_peaks(trace)["peak_bytes"]
+    if not len(peaks):
         return (NO_ALLOCATOR,)
     return (
         f"allocator: most in use since the process began, {format_bytes(int(peaks.min()))} to "

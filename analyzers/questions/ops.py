@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
+import numpy as np
 
 from moeprof.analyzers.attribution import op_sums
 from moeprof.analyzers.question import Group, Picture, Question
@@ -21,6 +21,8 @@ from moeprof.answers.story import (
     label,
 )
 from moeprof.answers.values import number, shortened, written
+from moeprof.columns.grouping import grouped, places_in
+from moeprof.columns.table import Table, texts_of
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
@@ -55,42 +57,56 @@ MOST_ROWS = 50
 def ops(trace: Trace) -> Analysis:
     """The `MOST_ROWS` operations with the largest self time in the used steps."""
     view = window(trace)
-    work = op_sums(trace).pandas()
-    keys = ["module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind"]
-    groups = work.groupby([*keys, "is_known"], sort=False, observed=True)
-    sums = groups.agg(
-        sum=("self_ns", "sum"), size=("pieces", "sum"), confidence=("named_with", "min")
-    ).reset_index()
-    sums = sums.astype({name: "str" for name in keys if name != "module"})
+    work = op_sums(trace)
+    groups = grouped(work, *_KEYS, "is_known", is_sorted=False)
+    sums = work.select(*_KEYS, "is_known")[groups.first].assign(
+        sum=groups.sum(work["self_ns"]),
+        size=groups.sum(work["pieces"]),
+        confidence=groups.min(work["named_with"]),
+    )
     total_ns = int(sums["sum"].sum())
-    largest = sums.sort_values(["sum", "module", "op"], ascending=[False, True, True])
-    table = largest.head(MOST_ROWS).merge(_kernels(work), how="left")
-    told = trace.hlo_ops[["module", "op", "opcode", "shape", "op_name"]].assign(is_known=True)
-    table = table.merge(told, how="left")  # kernels have the names of ops, which may be others
-    table = table.fillna({"opcode": "", "shape": "", "op_name": ""})
-    table["per_step_ns"] = table["sum"] / view.shares
-    table["share"] = table["sum"] / total_ns if total_ns else 0.0
-    table["calls"] = table["size"] / view.shares
-    shown = SCHEMA.frame({name: table[name] for name in SCHEMA.names})
+    largest = sums.sorted("sum", "module", "op", falling=["sum"])[:MOST_ROWS]
+    shown = SCHEMA.table(
+        largest.columns
+        | _named(trace, largest)
+        | {
+            "kernel": _kernels(work, largest),
+            "per_step_ns": largest["sum"] / view.shares,
+            "share": largest["sum"] / total_ns if total_ns else np.zeros(len(largest)),
+            "calls": largest["size"] / view.shares,
+        }
+    )
     headline = (
         Metric("operations", len(sums), "count"),
         Metric("shown_share", float(shown["share"].sum()) if total_ns else None, "share"),
         Metric("basis", view.basis, ""),
     )
-    status: Status = "none" if shown.empty else "ok"
+    status: Status = "ok" if len(shown) else "none"
     return Analysis("ops", ASKS, headline, view.stated(SCHEMA), shown, view.notes, status=status)
 
 
-def _kernels(work: pd.DataFrame) -> pd.DataFrame:
-    """Rows (module, op, is_known, kernel): the costliest of each op, and how many others it has."""
-    place = ["module", "op", "is_known"]
-    names = work[[*place, "name", "self_ns"]].astype({"op": "str"})
-    costs = names.groupby([*place, "name"], observed=True)["self_ns"].sum().reset_index()
-    costs = costs.astype({"name": "str"}).sort_values(["self_ns", "name"], ascending=[False, True])
-    by_op = costs.groupby(place)["name"].agg(["first", "size"]).reset_index()
-    others = by_op["size"] - 1
-    more = others.map(lambda count: f" (+{count} more)" if count else "").astype("str")
-    return by_op[place].assign(kernel=by_op["first"] + more)
+_KEYS = ("module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind")
+
+
+def _named(trace: Trace, largest: Table) -> dict[str, np.ndarray]:
+    """What the program says of each op; kernels have the names of ops, which may be others."""
+    ops = trace.table("hlo_ops")
+    place = np.where(largest["is_known"], places_in(largest, ops, "module", "op"), -1)
+    return {name: np.append(ops[name], "")[place] for name in ("opcode", "shape", "op_name")}
+
+
+def _kernels(work: Table, largest: Table) -> np.ndarray:
+    """The costliest kernel of each op, and how many others it has."""
+    place = ("module", "op", "is_known")
+    mine = work.select(*place, "name", "self_ns")[places_in(work, largest, *place) >= 0]
+    kernels = grouped(mine, *place, "name")
+    sums = mine[kernels.first].assign(self_ns=kernels.sum(mine["self_ns"]))
+    sums = sums.sorted("self_ns", "name", falling=["self_ns"])
+    ops = grouped(sums, *place)
+    of_op = places_in(largest, sums[ops.first], *place)
+    names, others = sums["name"][ops.first[of_op]].tolist(), (ops.size[of_op] - 1).tolist()
+    rows = zip(names, others, strict=True)
+    return texts_of(f"{name} (+{more} more)" if more else name for name, more in rows)
 
 
 def sentence(document: Document) -> str:

@@ -5,7 +5,7 @@ Returns: one row per pipeline stage.
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from moeprof.analyzers.figures import stage_grid
 from moeprof.analyzers.figures.stage_grid import KINDS
@@ -30,6 +30,9 @@ from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.pipeline import PipelineWork
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ASKS = "How long do pipeline stages wait, and how much of it must be?"
 

@@ -10,11 +10,11 @@ with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.buffers import (
@@ -39,12 +39,16 @@ from moeprof.answers.bars import (
 from moeprof.answers.document import Document, Value, rows
 from moeprof.answers.story import NAME_WIDTH
 from moeprof.answers.values import shortened, written
+from moeprof.columns.table import Table
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = Schema(
     "receive_buffers",
@@ -87,7 +91,7 @@ def receive_buffers(trace: Trace) -> Analysis:
     """Worst-case size, and use where recorded, of every receive buffer in the programs that ran."""
     view = window(trace)
     uses = uses_of(trace)
-    calls = _calls(trace) / view.shares
+    calls = _calls(trace)
     found, told = filled(trace)
     notes = [*told, *view.notes]
     rows = []
@@ -97,41 +101,38 @@ def receive_buffers(trace: Trace) -> Analysis:
             row = {
                 **_size(use),
                 **_use(use, counts),
-                "calls": float(calls.get((use.module, use.op), 0.0)),
+                "calls": calls.get((use.module, use.op), 0) / view.shares,
                 "allocation": _allocation(trace.buffers, use),
                 "copies_alive": np.nan if copies is None else float(copies),
             }
             rows.append({**row, **_kept(row)})
-    table = SCHEMA.frame(rows).sort_values(["worst_bytes", "op"], ascending=[False, True])
-    table = table.reset_index(drop=True)
+    table = SCHEMA.table(rows).sorted("worst_bytes", "op", falling=["worst_bytes"])
     if len(rows) < len(uses):
         notes.append(f"{len(uses) - len(rows)} small exchange(s) (counts, weights) left out")
     notes += _caps(table)
     schema = view.stated(SCHEMA)
-    status: Status = "none" if table.empty else "ok"
+    status: Status = "ok" if len(table) else "none"
     return Analysis(
         "receive_buffers", ASKS, _headline(table), schema, table, tuple(notes), status=status
     )
 
 
-def _calls(trace: Trace) -> pd.Series:
+def _calls(trace: Trace) -> dict[tuple[int, str], int]:
     """Calls of each (module, op): an exchange may be several pieces, another op what its runs are.
 
     What stands in a fusion counts as the fusion, whichever of the two names the profile says.
     """
-    exchanges = calls_of(trace)
-    names = pd.DataFrame(
-        [(site.module, site.op) for site in exchanges.sites], columns=["module", "op"]
-    )
-    made = exchanges.table.pandas().join(names, on="site").groupby(["module", "op"]).size()
-    runs = runs_of(trace).pandas()
-    programs = programs_of(trace)
-    wholes = [
-        programs[int(module)].whole(programs[int(module)].ops[str(op)]).name
-        for module, op in zip(runs["module"], runs["op"], strict=True)
-    ]
-    others = runs.assign(op=wholes).groupby(["module", "op"])["runs"].sum()
-    return made.combine_first(others)
+    exchanges, programs = calls_of(trace), programs_of(trace)
+    made: Counter[tuple[int, str]] = Counter()
+    sites = exchanges.sites
+    for place, calls in enumerate(np.bincount(exchanges.table["site"], minlength=len(sites))):
+        if calls:
+            made[sites[place].module, sites[place].op] += int(calls)
+    others: Counter[tuple[int, str]] = Counter()
+    for module, op, runs in runs_of(trace).rows("module", "op", "runs"):
+        program = programs[module]
+        others[module, program.whole(program.ops[op]).name] += runs
+    return {**others, **made}
 
 
 def _size(use: BufferUse) -> dict[str, object]:
@@ -175,7 +176,8 @@ def _balanced_rows(use: BufferUse, mean: float) -> float:
 
     A ragged exchange sends from a buffer of T · K rows, and brings back as many into one.
     """
-    if pd.notna(mean) or use.sent_rows < 0:
+
+    if not np.isnan(mean) or use.sent_rows < 0:
         return mean
     return float(min(use.sent_rows, use.rows))
 
@@ -195,12 +197,12 @@ CAPS = (1.25, 2.0)
 """Factors over balanced rows for which the saving is told: MaxText's usual one, and a wide one."""
 
 
-def _caps(table: pd.DataFrame) -> list[str]:
+def _caps(table: Table) -> list[str]:
     """What a cap would save of the largest buffer whose balanced rows are known."""
-    known = table[table["balanced_bytes"].lt(table["worst_bytes"]) & table["copies_alive"].gt(0)]
-    if known.empty:
+    is_known = (table["balanced_bytes"] < table["worst_bytes"]) & (table["copies_alive"] > 0)
+    if not is_known.any():
         return []
-    row = known.iloc[0]
+    row = table[is_known][:1].dicts()[0]
     worst, balanced, copies = (
         float(row[name]) for name in ("worst_bytes", "balanced_bytes", "copies_alive")
     )
@@ -221,16 +223,17 @@ def _allocation(buffers: pd.DataFrame, use: BufferUse) -> int:
     return int(found.sort_values("size_bytes")["allocation"].iloc[-1])
 
 
-def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
-    known = table[table["utilisation"].notna()]
+def _headline(table: Table) -> tuple[Metric, ...]:
+
+    known = table[~np.isnan(table["utilisation"])]
     used = known["used_bytes"].sum() / known["worst_bytes"].sum() if len(known) else None
     largest = table["worst_bytes"].max() if len(table) else None
-    alive = table["alive_bytes"].max() if len(table) else np.nan
+    alive = np.fmax.reduce(table["alive_bytes"], initial=np.nan)
     return (
         Metric("buffers", len(table), "count"),
         Metric("largest_buffer", int(largest) if largest is not None else None, "bytes"),
         Metric("utilisation", float(used) if used is not None else None, "share"),
-        Metric("largest_alive", int(alive) if pd.notna(alive) else None, "bytes"),
+        Metric("largest_alive", None if np.isnan(alive) else int(alive), "bytes"),
     )
 
 

@@ -20,7 +20,7 @@ the start of a step to the start of the next, which holds what lies between step
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from moeprof.analyzers.activity.account import mean_interval_ns
 from moeprof.analyzers.attribution import classes_of, window_sums
@@ -32,6 +32,9 @@ from moeprof.analyzers.window import PER_STEP, Window, hardware_in, window
 from moeprof.answers.document import Document, Value, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import written
+from moeprof.columns.coded import Flags
+from moeprof.columns.grouping import grouped, places_in
+from moeprof.columns.table import Table
 from moeprof.specs.hardware import HardwareSpec, load_hardware
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
@@ -39,6 +42,8 @@ from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
+
+Float64s = npt.NDArray[np.float64]
 
 SCHEMA = Schema(
     "roofline",
@@ -88,9 +93,10 @@ def roofline(trace: Trace) -> Analysis:
     view, spec = window(trace), hardware_in(trace)
     ops = ops_by_time(trace)
     parts = _with_rates(_components(ops), spec)
-    shown = pd.concat([parts, ops.head(MOST_ROWS)], ignore_index=True)
     schema = view.stated(SCHEMA)
-    table = schema.frame({name: shown[name] for name in schema.names})
+    both = (parts, ops[:MOST_ROWS])
+    shown = {name: [cell for of in both for cell in of[name].tolist()] for name in schema.names}
+    table = schema.table(shown)
     asked = model_flops(trace)
     headline = _headline(trace, view, ops, asked, spec)
     is_known = any(m.metric == "hardware_flops" and m.value is not None for m in headline)
@@ -100,92 +106,101 @@ def roofline(trace: Trace) -> Analysis:
 
 
 @once  # the drawing asks again
-def ops_by_time(trace: Trace) -> pd.DataFrame:
+def ops_by_time(trace: Trace) -> Table:
     """Every op of the used steps with the columns of `SCHEMA`, the most expensive first."""
     view, spec = window(trace), hardware_in(trace)
-    return _with_rates(_measured(trace, costs_that_run(trace).pandas(), view, spec), spec)
+    return _with_rates(_measured(trace, costs_that_run(trace), view, spec), spec)
 
 
-def _measured(
-    trace: Trace, costs: pd.DataFrame, view: Window, spec: HardwareSpec | None
-) -> pd.DataFrame:
+def _measured(trace: Trace, costs: Table, view: Window, spec: HardwareSpec | None) -> Table:
     """Costs per device and step, and the time at the roofline of each op."""
-    peaks = {d: spec.flops_per_s(d) if spec else None for d in costs["dtype"].unique()}
-    sent = classes_of(trace).pandas()
-    sent = sent[sent["is_collective"]][["module", "op"]].assign(is_sent=True)
-    counted = costs_of(trace).pandas()
-    counted = counted[["module", "op"]].assign(
-        is_counted=counted["flops"].notna(),
-        is_sized=counted["bytes"].notna() | counted["flops"].isna(),
-    )
-    table = costs.merge(sent, how="left").merge(counted, how="left")
-    table = table.assign(
-        is_sent=table["is_sent"].eq(True) | table["kind"].eq("exchange"),
+    peak_of = {dtype: _peak(spec, dtype) for dtype in set(costs["dtype"].tolist())}
+    sent, counted = classes_of(trace), costs_of(trace)
+    sent = sent[sent["is_collective"]]
+    counted = counted[places_in(costs, counted, "module", "op")]
+    # what crosses a link is bound by that, of which the memory's bandwidth says nothing
+    is_sent = (places_in(costs, sent, "module", "op") >= 0) | (costs["kind"] == "exchange")
+    table = costs.assign(
+        is_sent=is_sent,
+        is_counted=~np.isnan(counted["flops"]),
+        is_sized=~np.isnan(counted["bytes"]) | np.isnan(counted["flops"]),
         per_step_ns=costs["self_ns"] / view.shares,
         calls=costs["runs"] / view.shares,
         flops=costs["flops"] * costs["runs"] / view.shares,
         bytes=costs["bytes"] * costs["runs"] / view.shares,
-        peak=costs["dtype"].map(peaks).astype("float64"),
+        peak=np.array([peak_of[dtype] for dtype in costs["dtype"].tolist()], np.float64),
     )
-    computing = (table["flops"] / table["peak"]).where(table["flops"] != 0, 0.0) * 1e9
+    computing = np.where(table["flops"] != 0, table["flops"] / table["peak"], 0.0) * 1e9
     moving = table["bytes"] / (spec.hbm_bytes_per_s if spec else np.nan) * 1e9
-    is_known = computing.notna() & moving.notna()
-    longer = computing.where(computing > moving, moving)
-    # what crosses a link is bound by that, of which the memory's bandwidth says nothing
-    is_sent = table["is_sent"]
-    table["roofline_ns"] = longer.where(is_known & ~is_sent)
-    table["bound"] = np.where(computing > moving, "compute", "memory")
-    is_told = is_known & longer.gt(0) & ~is_sent
-    table["bound"] = table["bound"].where(is_told, "")
-    return table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
+    is_known = ~np.isnan(computing) & ~np.isnan(moving) & ~is_sent
+    longer = np.where(computing > moving, computing, moving)
+    bound = np.where(computing > moving, "compute", "memory").astype(object)
+    return table.assign(
+        roofline_ns=np.where(is_known, longer, np.nan),
+        bound=np.where(is_known & (longer > 0), bound, ""),
+    ).sorted("per_step_ns", "op", falling=["per_step_ns"])
 
 
-def _components(ops: pd.DataFrame) -> pd.DataFrame:
+def _peak(spec: HardwareSpec | None, dtype: str) -> float:
+    """FLOP/s of a device for an element type; NaN where that is not known."""
+    found = spec.flops_per_s(dtype) if spec else None
+    return np.nan if found is None else found
+
+
+def _components(ops: Table) -> Table:
     """Sums by component; a sum is not known where one of its ops is not."""
-    names = ["per_step_ns", "calls", "flops", "bytes", "roofline_ns"]
-    by_part = ops.groupby("component", sort=False)
-    sums = by_part[names].sum().assign(is_sent=by_part["is_sent"].any())
-    for name in ("flops", "bytes", "roofline_ns"):
-        is_unknown = ops[name].isna().groupby(ops["component"]).any()
-        sums[name] = sums[name].where(~is_unknown)
-    parts = sums.sort_values("per_step_ns", ascending=False).reset_index()
-    kinds = ops[ops["dtype"] != ""].groupby("component")["dtype"].unique()
-    dtypes = parts["component"].map(kinds)
-    parts["dtype"] = [d[0] if np.ndim(d) and len(d) == 1 else "" for d in dtypes]
-    peaks = ops.drop_duplicates("dtype").set_index("dtype")["peak"]
-    parts["peak"] = parts["dtype"].map(peaks).astype("float64")
-    return parts.assign(op="", phase="", kind="", bound="", module=-1)
+    groups = grouped(ops, "component", is_sorted=False)
+    names = ("per_step_ns", "calls", "flops", "bytes", "roofline_ns")
+    sums = Table({name: groups.sum(ops[name]) for name in names})
+    kinds = [sorted(set(ops["dtype"][rows].tolist()) - {""}) for rows in groups.rows()]
+    dtypes = [found[0] if len(found) == 1 else "" for found in kinds]
+    peak_of = dict(reversed(list(ops.rows("dtype", "peak"))))
+    texts = {name: [""] * len(groups) for name in ("op", "phase", "kind", "bound")}
+    return sums.assign(
+        component=ops["component"][groups.first],
+        dtype=dtypes,
+        peak=np.array([peak_of.get(dtype, np.nan) for dtype in dtypes], np.float64),
+        is_sent=groups.any(ops["is_sent"]),
+        module=-1,
+        **texts,
+    ).sorted("per_step_ns", falling=["per_step_ns"])
 
 
-def _with_rates(table: pd.DataFrame, spec: HardwareSpec | None) -> pd.DataFrame:
-    seconds = table["per_step_ns"].where(table["per_step_ns"] > 0) / 1e9
-    flops = table["flops"].where(table["flops"] != 0)
+def _with_rates(table: Table, spec: HardwareSpec | None) -> Table:
+    seconds, flops = _where(table["per_step_ns"] > 0, table["per_step_ns"]) / 1e9, table["flops"]
+    flops = _where(flops != 0, flops)
     memory = spec.hbm_bytes_per_s if spec else np.nan
     return table.assign(
-        intensity=table["flops"] / table["bytes"].where(table["bytes"] > 0),
+        intensity=table["flops"] / _where(table["bytes"] > 0, table["bytes"]),
         tflop_per_s=flops / seconds / 1e12,
         tb_per_s=table["bytes"] / seconds / 1e12,
         compute_share=flops / seconds / table["peak"],
-        memory_share=(table["bytes"] / seconds / memory).where(table["is_sent"].eq(False)),
+        memory_share=_where(~table["is_sent"], table["bytes"] / seconds / memory),
     )
 
 
+def _where(flags: Flags, values: Float64s) -> Float64s:
+    """Values where the flags are; else NaN."""
+    return np.where(flags, values, np.nan)
+
+
 def _headline(
-    trace: Trace, view: Window, ops: pd.DataFrame, asked: ModelFlops, spec: HardwareSpec | None
+    trace: Trace, view: Window, ops: Table, asked: ModelFlops, spec: HardwareSpec | None
 ) -> tuple[Metric, ...]:
     covered = _covered(trace, view, ops)
     is_covered = covered is not None and covered >= _LEAST_COVERED
-    run = _known(ops["flops"].sum(skipna=False)) if is_covered else None
+    run = _known(ops["flops"].sum()) if is_covered else None
     most = _known(asked.flops / view.shares) if is_covered else None
     model = most if asked.is_exact else None
-    used = trace.steps[trace.steps["used"]]
-    seconds = float(used["duration_ns"].mean()) / 1e9 if view.steps else None
+    steps = trace.table("steps")
+    used_ns = steps["duration_ns"][steps["used"]]
+    seconds = float(used_ns.mean()) / 1e9 if view.steps else None
     possible = seconds * spec.bf16_flops_per_s if seconds and spec else None
     between = (mean_interval_ns(trace) or 0.0) / 1e9
     in_interval = between * spec.bf16_flops_per_s if spec else None
-    is_here = ops["bound"].ne("") | (ops["bytes"].gt(0) | ~ops["is_sized"]) & ~ops["is_sent"]
+    is_here = (ops["bound"] != "") | ((ops["bytes"] > 0) | ~ops["is_sized"]) & ~ops["is_sent"]
     is_whole = is_covered and is_here.any()
-    at_best = _known(ops["roofline_ns"][is_here].sum(skipna=False)) if is_whole else None
+    at_best = _known(ops["roofline_ns"][is_here].sum()) if is_whole else None
     return (
         Metric("model_flops", model, "FLOP"),
         Metric("model_flops_at_most", most, "FLOP"),
@@ -201,7 +216,7 @@ def _headline(
     )
 
 
-def _covered(trace: Trace, view: Window, ops: pd.DataFrame) -> float | None:
+def _covered(trace: Trace, view: Window, ops: Table) -> float | None:
     """The part of ops whose FLOPs are known, of the time that may have any; None without work.
 
     Copies and memory sets of no known op have none.
@@ -222,12 +237,12 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 def _notes(
     trace: Trace,
-    ops: pd.DataFrame,
+    ops: Table,
     spec: HardwareSpec | None,
     view: Window,
     asked: ModelFlops,
 ) -> tuple[str, ...]:
-    if ops.empty:
+    if not len(ops):
         return ("none in this trace: no device work whose program is known", *view.notes)
     notes = [
         "FLOPs are those of products, convolutions and attention, per device and step; model FLOPs "
@@ -240,7 +255,7 @@ def _notes(
             "over the step"
         )
     if not asked.is_exact:
-        is_told = len(trace.routing) or len(trace.received)
+        is_told = len(trace.table("routing")) or len(trace.table("received"))
         why = "is not known of these" if is_told else "was not recorded (moeprof.routing)"
         notes.append(
             "MFU is not known: the experts' products make room for more rows than tokens chose, "
@@ -253,24 +268,24 @@ def _notes(
         )
     else:
         notes.append(f"peaks of {spec.name}: {spec.source} (confidence {spec.confidence})")
-    unread = ops[ops["flops"].isna()]
+    unread = ops["op"][np.isnan(ops["flops"])]
     if len(unread):
         notes.append(
-            f"{len(unread)} op(s) whose FLOPs nothing states, as {unread['op'].iloc[0]}: no sum of "
+            f"{len(unread)} op(s) whose FLOPs nothing states, as {unread[0]}: no sum of "
             "FLOPs over the step"
         )
-    peakless = ops[ops["peak"].isna() & ops["flops"].gt(0)]
+    peakless = ops["dtype"][np.isnan(ops["peak"]) & (ops["flops"] > 0)]
     if spec is not None and len(peakless):
-        kinds = ", ".join(sorted(peakless["dtype"].unique()))
+        kinds = ", ".join(sorted(set(peakless.tolist())))
         notes.append(
             f"no peak is stated for {kinds}: {len(peakless)} op(s) have no share and no bound, and "
             "the step no roofline time"
         )
-    if ops["kind"].eq("causal attention").any():
+    if (ops["kind"] == "causal attention").any():
         notes.append("attention under a causal mask: half of its products counts")
-    if (ops["kind"].eq("gemm") & ops["component"].eq("attention")).any():
+    if ((ops["kind"] == "gemm") & (ops["component"] == "attention")).any():
         notes.append("attention written as products counts whole: it computes what it masks")
-    if spec is not None and ops["memory_share"].gt(1).any():
+    if spec is not None and (ops["memory_share"] > 1).any():
         notes.append("a memory share above 100 % is data that the caches gave")
     return (*notes, *view.notes)
 

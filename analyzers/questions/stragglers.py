@@ -12,9 +12,9 @@ The others' time is the median of theirs, so that none of them sets it alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import step_spans
 from moeprof.analyzers.activity.work import COMMUNICATION, work_classes
@@ -41,6 +41,9 @@ from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = Schema(
     "stragglers",
@@ -80,13 +83,13 @@ def stragglers(trace: Trace) -> Analysis:
     """Ranks by the time that others wait for them, and whether one is so in most steps."""
     calls = calls_of(trace)
     told_apart = waits_in_steps(trace)
-    waits = told_apart.pandas()
-    known = waits[waits["wait_ns"].notna()]
-    if known.empty:
-        if waits.empty:
+    if np.isnan(told_apart["wait_ns"]).all():
+        if not len(told_apart):
             return nothing("stragglers", ASKS, SCHEMA, NONE)
         said = clock_notes(trace, told_apart)
-        return Analysis("stragglers", ASKS, (), SCHEMA, SCHEMA.frame(), said, status="not_known")
+        return Analysis("stragglers", ASKS, (), SCHEMA, SCHEMA.table(), said, status="not_known")
+    waits = told_apart.pandas()
+    known = waits[waits["wait_ns"].notna()]
     by_step = waited_for_by_step(known)
     by_kind = _by_kind(known, carried_by_site(trace, calls.sites))
     table = _table(trace, waits, known, by_step).merge(_mostly(by_kind), how="left", on="rank")
@@ -123,6 +126,8 @@ def _table(
     trace: Trace, waits: pd.DataFrame, known: pd.DataFrame, by_step: pd.DataFrame
 ) -> pd.DataFrame:
     """One row per rank that takes part; NaN where no wait of its groups is known."""
+    import pandas as pd
+
     steps = len(by_step.columns)
     spans = step_spans(trace).pandas()
     step_ns = float((spans["end_ns"] - spans["start_ns"]).groupby(spans["step"]).max().mean())
@@ -153,6 +158,8 @@ def _by_kind(known: pd.DataFrame, kinds: Sequence[str]) -> pd.DataFrame:
 
     ``of`` counts the calls of the kind that have a last rank.
     """
+    import pandas as pd
+
     late = known[known["last_rank"] != -1]
     late = late.assign(kind=late["site"].map(dict(enumerate(kinds))))
     others = late[late["rank"] != late["last_rank"]]

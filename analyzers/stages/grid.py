@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.stages.schedule import schedule_of
 from moeprof.errors import SpecError
@@ -25,6 +25,9 @@ from moeprof.specs.schedule_order import KINDS, order_arrays
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.pipeline import PipelineWork
 from moeprof.tables.schema import Column, Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GRID = Schema(
     "stage_grid",
@@ -52,6 +55,8 @@ _LEAST_STREAK = 3
 
 def stage_grid(found: PipelineWork, iteration: int) -> Analysis:
     """The work of one iteration; where there is too much to draw, some pieces in a row are one."""
+    import pandas as pd
+
     work = numbered(found, found.work[found.work["iteration"] == iteration])
     bundle = -(-len(work) // MOST_PIECES) or 1
     times = found.times[found.times["iteration"] == iteration]
@@ -75,6 +80,8 @@ def stage_grid(found: PipelineWork, iteration: int) -> Analysis:
 
 def numbered(found: PipelineWork, work: pd.DataFrame) -> pd.DataFrame:
     """`work` in order of time, with the chunk and microbatch of each piece."""
+    import pandas as pd
+
     ordered = work.sort_values(["stage", "start_ns"], kind="stable", ignore_index=True)
     place = ordered.groupby(["stage", "kind"]).cumcount()
     kinds = set(ordered["kind"].unique())
@@ -140,6 +147,8 @@ def _runs(work: pd.DataFrame, count: int) -> pd.Series:
 
 def _planned(schedule: Schedule, kinds: set[str], stages: list[int]) -> pd.DataFrame:
     """Rows (stage, kind, place, microbatch, chunk) in the schedule's order; none if it has none."""
+    import pandas as pd
+
     parts = []
     has_other = "weight_gradient" in kinds and not schedule.splits_backward
     for stage in () if has_other else stages:

@@ -6,8 +6,9 @@ have a row each, the shortest iteration first, with what their stages would hold
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from moeprof.errors import SpecError
 from moeprof.specs.schedule import (
@@ -23,6 +24,9 @@ from moeprof.specs.schedule_play import Played, StageWork, play, times_of
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 from moeprof.tables.schema import Column, Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def projected(

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, sure_rows
 from moeprof.analyzers.communication.calls import calls_of, ranks_in
@@ -21,6 +21,9 @@ from moeprof.analyzers.window import window
 from moeprof.hlo.instruction import parse_groups
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 from moeprof.tables.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NONE = "none in this trace: no transfer between neighbouring devices"
 NOT_NAMED = (

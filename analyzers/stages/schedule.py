@@ -30,14 +30,17 @@ idles at all, then imbalance.
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.activity.work import Pieces, covered_ns
 from moeprof.specs.schedule import Schedule
 from moeprof.tables.pipeline import PipelineWork
 from moeprof.tables.schema import Column, Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STAGES = Schema(
     "pipeline",
@@ -94,6 +97,8 @@ def schedule_of(pipeline: PipelineWork) -> Schedule:
 
 def stage_table(pipeline: PipelineWork, iteration: int) -> pd.DataFrame:
     """`STAGES` of one iteration, by stage."""
+    import pandas as pd
+
     times = pipeline.times[pipeline.times["iteration"] == iteration].set_index("stage")
     work = pipeline.work[pipeline.work["iteration"] == iteration]
     whole_ns = int(times["duration_ns"].max())

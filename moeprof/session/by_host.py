@@ -161,7 +161,7 @@ PARTS: Mapping[Part, Callable[[Answers], Any]] = {
     recorded_calls: _calls,
     exposed_by_op: _series,
     last_ends: _stack,
-    device_peaks: _series,
+    device_peaks: lambda answers: _summed(answers, "peak_bytes"),
     grouped_products: _stack,
     idle_sums: lambda answers: idle_by_cause(_stack(answers)),
     account.account_of: _stack,

@@ -112,7 +112,7 @@ def imbalances(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
 
 def fillings(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
     """Bytes of all receive buffers whose use was recorded: what held data, and the worst case."""
-    table = filled_by_step(trace).set_index("step")
+    table = filled_by_step(trace).pandas().set_index("step")
     if table.empty:
         return []
     group = tracks.track(host, RECEIVED, FILLED)
@@ -371,7 +371,7 @@ def flows_of(trace: Trace) -> tuple[Int64s, Int64s]:
 
     An arrow leads from a launch to the first piece of work that it brought.
     """
-    pairs = pairs_of(trace)
+    pairs = pairs_of(trace).pandas()
     of_launch = np.full(len(trace.launches), NONE)
     of_event = np.full(len(trace.events), NONE)
     of_launch[pairs["launch"]] = of_event[pairs["event"]] = np.arange(len(pairs))

@@ -54,7 +54,7 @@ def test_a_launch_is_paired_with_the_first_piece_that_it_brought():
     """Of a graph the first; not what nothing launched, nor a launch without work here."""
     events = [work(10, 1, 2), work(20, 1, 1), work(30, 1, 1), work(40, 1)]
     pairs = pairs_of(traced(events, OPS, launches=[call(1, 0), call(2, 4), call(9, 51)]))
-    assert pairs[["launch", "event"]].to_numpy().tolist() == [[1, 0], [0, 1]]
+    assert list(pairs.rows("launch", "event")) == [(1, 0), (0, 1)]
 
 
 def test_the_queue_holds_what_is_launched_and_has_not_started():

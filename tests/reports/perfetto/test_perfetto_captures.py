@@ -146,7 +146,7 @@ def test_an_arrow_leads_from_each_launch_to_its_first_piece(case):
         """select a.ts as called, a.dur as length, b.ts as begun from flow
         join slice a on slice_out = a.id join slice b on slice_in = b.id order by 1, 2, 3"""
     )
-    joined = queued(case.trace)
+    joined = queued(case.trace).pandas()
     assert len(arrows) == len(joined) == case.written.flows
     expected = zip(joined["launch_ns"], joined["call_ns"], joined["start_ns"], strict=True)
     assert arrows == sorted(expected)
