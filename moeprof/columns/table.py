@@ -94,9 +94,9 @@ class Table:
     def __getitem__(self, chosen: str) -> Column: ...
 
     @overload
-    def __getitem__(self, chosen: np.ndarray | slice) -> Table: ...
+    def __getitem__(self, chosen: np.ndarray | slice | list[int]) -> Table: ...
 
-    def __getitem__(self, chosen: str | np.ndarray | slice) -> Column | Table:
+    def __getitem__(self, chosen: str | np.ndarray | slice | list[int]) -> Column | Table:
         """A column by its name; else the table of some rows."""
         if isinstance(chosen, str):
             held = self._held[chosen]
@@ -105,9 +105,11 @@ class Table:
             return held
         if isinstance(chosen, slice):
             return Table({name: column[chosen] for name, column in self.columns.items()})
-        rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
-        if chosen.dtype == bool and len(chosen) != len(self):
-            raise IndexError(f"{len(chosen)} flags for {len(self)} rows")
+        rows = np.array(chosen, np.int64) if isinstance(chosen, list) else chosen
+        if rows.dtype == bool:
+            if len(rows) != len(self):
+                raise IndexError(f"{len(rows)} flags for {len(self)} rows")
+            rows = np.flatnonzero(rows)
         return Table(dict(zip(self._held, _taken(self._held.values(), rows), strict=True)))
 
     def __getstate__(self) -> dict[str, Column]:

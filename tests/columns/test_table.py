@@ -36,7 +36,7 @@ def test_columns_of_several_lengths_are_refused() -> None:
 
 def test_rows_are_chosen_by_flags_places_and_slices() -> None:
     flags = np.array([False, True, True, False])
-    for chosen in (flags, np.array([1, 2]), slice(1, 3)):
+    for chosen in (flags, np.array([1, 2]), [1, 2], slice(1, 3)):
         found = table()[chosen]
         assert len(found) == 2
         assert found["host"].tolist() == ["a", "b"]
