@@ -30,7 +30,10 @@ def test_a_table_without_its_columns_is_named(tmp_path):
 )
 def test_whatever_arrow_cannot_read_is_told_with_the_file(tmp_path, error):
     file = received(tmp_path, RECEIVED.frame())
-    with patch("pyarrow.parquet.ParquetFile", side_effect=error), pytest.raises(TraceError) as caught:
+    with (
+        patch("pyarrow.parquet.ParquetFile", side_effect=error),
+        pytest.raises(TraceError) as caught,
+    ):
         read_routing(tmp_path)
     assert str(caught.value).startswith(f"{file}: expected a Parquet table, found ")
 
