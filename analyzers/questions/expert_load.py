@@ -134,8 +134,6 @@ NONE = (
 @once  # hints ask again
 def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
-    import pandas as pd
-
     known = recorded(trace)
     if not len(known.routing):
         figures = (
@@ -145,6 +143,8 @@ def expert_load(trace: Trace) -> Analysis:
         )
         why = missing_tokens(trace)
         return nothing("expert_load", ASKS, SCHEMA, why, headline=figures, status="not_known")
+    import pandas as pd
+
     loads = step_loads(known.routing)
     nodes = nodes_of_ranks(trace, loads.by_rank.shape[2]) if loads.are_ranks_known else None
     product_ns, slowest_ns, why_not = _products(trace, known, loads)

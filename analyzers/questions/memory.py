@@ -73,9 +73,9 @@ def memory(trace: Trace) -> Analysis:
         is_known = any(metric.value is not None for metric in figures)
         status: Status = "ok" if is_known else "not_known"
         return Analysis("memory", ASKS, figures, SCHEMA, SCHEMA.table(), notes, status=status)
-    table = grouped(peak.table, _KEYS).rename(columns={"bytes": "size_bytes"})
-    table["share"] = table["size_bytes"] / max(peak.total_bytes, 1)
-    shown = SCHEMA.frame({name: table[name] for name in SCHEMA.names})
+    table = grouped(peak.rows, _KEYS).renamed(bytes="size_bytes")
+    share = table["size_bytes"] / max(peak.total_bytes, 1)
+    shown = SCHEMA.table(table.assign(share=share).columns)
     notes = (*_story(trace, peak), *_others(trace, module), *_allocator_notes(trace))
     return Analysis("memory", ASKS, _headline(trace, peak), SCHEMA, shown, notes)
 
