@@ -210,6 +210,7 @@ class Filled:
         return [self.pairs if use.role == "fan_out" and has_tokens else self.rows for use in uses]
 
 
+@once  # several questions ask
 def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
     """What the run recorded for the used steps, and what to know about it."""
 
@@ -266,7 +267,7 @@ def filled_by_step(trace: Trace) -> Table:
     ]
     if not known:
         return BY_STEP.table()
-    steps = functools.reduce(np.intersect1d, (count.steps for _use, count in known))
+    steps = functools.reduce(np.intersect1d, (np.unique(count.steps) for _use, count in known))
     used = np.zeros(len(steps))
     for use, count in known:
         groups = grouped_columns([count.steps])

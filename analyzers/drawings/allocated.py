@@ -48,7 +48,8 @@ def allocated(trace: Trace) -> Analysis:
     kept = changes[isin(changes["rank"], order[:MOST_RANKS])]
     parts = [_thinned(kept[rows]) for rows in grouped(kept, "rank", "pool").rows()]
     table = SCHEMA.table(stacked(parts).columns)
-    fullest = changes[[int(changes["in_use_bytes"].argmax())]].dicts()[0]
+    in_use = changes["in_use_bytes"]
+    fullest = changes[in_use == in_use.max()][:1].dicts()[0]
     headline = (
         Metric("most_in_use", fullest["in_use_bytes"], "bytes"),
         Metric("fullest_rank", fullest["rank"], ""),
