@@ -19,7 +19,7 @@ from moeprof.analyzers.attribution import classes_of, programs_of
 from moeprof.analyzers.classify.op_kinds import exchange_of, is_grouped_gemm
 from moeprof.analyzers.load.recorded import missing_rows, recorded
 from moeprof.columns.grouping import grouped, grouped_columns
-from moeprof.columns.table import Table
+from moeprof.columns.table import Given, Table
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import arrays_of
 from moeprof.tables.compiled_memory import HOST
@@ -29,7 +29,7 @@ from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 _EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all", "all-gather"})
 _WAYS = frozenset({"dispatch", "combine"})
@@ -59,10 +59,10 @@ class BufferUse:
 @once
 def uses_of(trace: Trace) -> tuple[BufferUse, ...]:
     """`buffer_uses` of the programs that ran. Kept for two traces, as several questions ask."""
-    return tuple(buffer_uses(programs_of(trace), classes_of(trace).pandas()))
+    return tuple(buffer_uses(programs_of(trace), classes_of(trace)))
 
 
-def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[BufferUse]:
+def buffer_uses(programs: Mapping[int, Program], classes: Given) -> list[BufferUse]:
     """Receive buffers of the classified programs, in order of the instructions.
 
     dispatch  the rows that a ``moe_dispatch`` call returns
@@ -71,19 +71,19 @@ def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[
     gather    the same for an all-gather: rows of all ranks, wanted here or not
     fan_out   the rows that a grouped GEMM call multiplies
     """
-    found: dict[tuple[str, str, str], BufferUse] = {}
-    for module, named in classes.groupby("module"):
-        program = programs[int(str(module))]
-        columns = (named["op"], named["component"], named["phase"], named["source"])
-        for name, component, phase, source in zip(*map(list, columns), strict=True):
+    found: dict[tuple[int, str, str], BufferUse] = {}
+    known = Table.of(classes).select("module", "op", "component", "phase", "source")
+    for rows in grouped(known, "module").rows():
+        for module, name, component, phase, source in known[rows].rows():
+            program = programs[module]
             op = program.ops[name]
             for role, buffer in _roles(program, op, component):
                 label = {"component": component, "phase": phase, "source": source}
-                use = _use(int(str(module)), op, role, buffer, label)
+                use = _use(module, op, role, buffer, label)
                 if use is not None and op.base_opcode == "ragged-all-to-all" and op.operands:
                     use = replace(use, sent_rows=prod(program.ops[op.operands[0]].dims[:-1]))
                 if use is not None:  # several products may read one buffer: it is one row
-                    found.setdefault((str(module), use.buffer_op, role), use)
+                    found.setdefault((module, use.buffer_op, role), use)
     return list(found.values())
 
 
@@ -140,28 +140,28 @@ def _use(module: int, op: Op, role: str, buffer: Op, label: dict[str, str]) -> B
     )
 
 
-def copies_alive(buffers: pd.DataFrame, use: BufferUse) -> int | None:
+def copies_alive(buffers: Given, use: BufferUse) -> int | None:
     """The most buffers as large as that of `use` that live at one point of the program.
 
     Counted are places in memory, so buffers that share one are one. All of that size count, also
     those that hold other tensors, but none in the host's memory. None where the compiler states no
     range for this buffer.
     """
+    buffers = Table.of(buffers)
     same = buffers[
-        buffers["module"].eq(use.module)
-        & buffers["size_bytes"].eq(use.size_bytes)
-        & buffers["live_from"].ge(0)
-        & buffers["color"].ne(HOST)
+        (buffers["module"] == use.module)
+        & (buffers["size_bytes"] == use.size_bytes)
+        & (buffers["live_from"] >= 0)
+        & (buffers["color"] != HOST)
     ]
-    own = same[same["op"].eq(use.buffer_op)]
-    if own.empty:
+    own = same["trace"][same["op"] == use.buffer_op]
+    if not len(own):
         return None
-    same = same[same["trace"].eq(own["trace"].iloc[0])]
-    place = same.groupby(["allocation", "offset_bytes"]).ngroup().to_numpy(dtype="int64")
-    starts = same["live_from"].to_numpy(dtype=np.int64)
-    ends = same["live_to"].to_numpy(dtype=np.int64)
+    same = same[same["trace"] == own[0]]
+    place = grouped(same, "allocation", "offset_bytes").of
+    starts, ends = same["live_from"], same["live_to"]
     span = int(ends.max()) + 2  # places one after the other, so that one cover joins each's ranges
-    shift = (place * span).astype(np.int64)
+    shift = place * span
     whole = cover(starts + shift, ends + shift)
     begins = np.sort(whole.starts % span)
     stops = np.sort(whole.ends % span)
@@ -210,6 +210,7 @@ class Filled:
         return [self.pairs if use.role == "fan_out" and has_tokens else self.rows for use in uses]
 
 
+@once  # several questions ask
 def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
     """What the run recorded for the used steps, and what to know about it."""
 
@@ -266,7 +267,7 @@ def filled_by_step(trace: Trace) -> Table:
     ]
     if not known:
         return BY_STEP.table()
-    steps = functools.reduce(np.intersect1d, (count.steps for _use, count in known))
+    steps = functools.reduce(np.intersect1d, (np.unique(count.steps) for _use, count in known))
     used = np.zeros(len(steps))
     for use, count in known:
         groups = grouped_columns([count.steps])

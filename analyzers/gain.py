@@ -68,10 +68,10 @@ def gain_of(trace: Trace, savings: Iterable[Saving]) -> Gain:
 def _union_ns(trace: Trace, ops: set[tuple[int, str]]) -> float:
     """Time in which one of the ops runs: mean over devices and used steps."""
     # what ends asynchronous work is counted to what began it
-    rows = trace.table("hlo_ops").rows("module", "op", "async_pair", "opcode")
+    ops_there = trace.table("hlo_ops").rows("module", "op", "async_pair", "opcode")
     is_asked = [
         (module, op) in ops or (opcode.endswith("-done") and (module, pair) in ops)
-        for module, op, pair, opcode in rows
+        for module, op, pair, opcode in ops_there
     ]
     parts = device_steps(trace)
     rows = sure_rows(trace.table("events"))[parts.rows]

@@ -83,7 +83,8 @@ def typical_step(trace: Trace) -> int:
 def spans_of(trace: Trace, step: int) -> Table:
     """The devices of `trace` in one step (rows of `DeviceSteps.spans`), by rank."""
     spans = device_steps(trace).spans
-    return spans[spans["step"] == step].sorted("rank", "host", "device")
+    found: Table = spans[spans["step"] == step]
+    return found.sorted("rank", "host", "device")
 
 
 def pieces_in(trace: Trace, step: int) -> Table:

@@ -12,11 +12,12 @@ that the most in use is exact.
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.heap.device import pool_bytes
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.memory import NO_ALLOCATOR
+from moeprof.columns.grouping import grouped, places_in
+from moeprof.columns.table import Table, isin, stacked
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -39,45 +40,51 @@ MOST_STRETCHES = 300
 def allocated(trace: Trace) -> Analysis:
     """Bytes in use by rank, pool and time; of many ranks those that were fullest."""
     changes = _changes(trace)
-    if changes.empty:
-        return Analysis("allocated", ASKS, (), SCHEMA, SCHEMA.frame(), (NO_ALLOCATOR,))
-    most = changes.groupby("rank")["in_use_bytes"].max()
-    order = most.sort_values(ascending=False, kind="stable").index
-    kept = changes[changes["rank"].isin(order[:MOST_RANKS])]
-    parts = [_thinned(part) for _, part in kept.groupby(["rank", "pool"])]
-    joined = pd.concat(parts, ignore_index=True)
-    table = SCHEMA.frame({name: joined[name] for name in SCHEMA.names})
-    fullest = changes.iloc[int(changes["in_use_bytes"].argmax())]
+    if not len(changes):
+        return Analysis("allocated", ASKS, (), SCHEMA, SCHEMA.table(), (NO_ALLOCATOR,))
+    ranks = grouped(changes, "rank")
+    most = ranks.max(changes["in_use_bytes"])
+    order = changes["rank"][ranks.first[np.argsort(-most, kind="stable")]]
+    kept = changes[isin(changes["rank"], order[:MOST_RANKS])]
+    parts = [_thinned(kept[rows]) for rows in grouped(kept, "rank", "pool").rows()]
+    table = SCHEMA.table(stacked(parts).columns)
+    in_use = changes["in_use_bytes"]
+    fullest = changes[in_use == in_use.max()][:1].dicts()[0]
     headline = (
-        Metric("most_in_use", int(fullest["in_use_bytes"]), "bytes"),
-        Metric("fullest_rank", int(fullest["rank"]), ""),
-        Metric("fullest_pool", str(fullest["pool"]), ""),
+        Metric("most_in_use", fullest["in_use_bytes"], "bytes"),
+        Metric("fullest_rank", fullest["rank"], ""),
+        Metric("fullest_pool", fullest["pool"], ""),
         Metric("pool", pool_bytes(trace), "bytes"),
     )
     notes = _notes(trace, len(order), len(changes), len(table))
     return Analysis("allocated", ASKS, headline, SCHEMA, table, notes)
 
 
-def _changes(trace: Trace) -> pd.DataFrame:
+def _changes(trace: Trace) -> Table:
     """Rows (rank, pool, start_ns, in_use_bytes) in order of these, of the pools of devices."""
-    events = trace.allocations
-    known = events[events["device"].ge(0) & events["allocated_bytes"].ge(0)]
-    names = ["host", "device", "allocator", "start_ns", "allocated_bytes"]
-    told = known[names].astype({"host": "str", "allocator": "str"})
-    ranks = trace.devices[["host", "device", "rank"]]
-    joined = told.merge(ranks, on=["host", "device"], how="inner")
-    named = joined.rename(columns={"allocated_bytes": "in_use_bytes", "allocator": "pool"})
-    return named.sort_values(["rank", "pool", "start_ns"], kind="stable", ignore_index=True)
+    events, devices = trace.table("allocations"), trace.table("devices")
+    known = events[(events["device"] >= 0) & (events["allocated_bytes"] >= 0)]
+    device = places_in(known, devices, "host", "device")
+    changes = Table(
+        {
+            "rank": np.append(devices["rank"], -1)[device],
+            "pool": known["allocator"],
+            "start_ns": known["start_ns"],
+            "in_use_bytes": known["allocated_bytes"],
+        }
+    )
+    return changes[device >= 0].sorted("rank", "pool", "start_ns")
 
 
-def _thinned(changes: pd.DataFrame) -> pd.DataFrame:
+def _thinned(changes: Table) -> Table:
     """Of each stretch of one pool's changes the fullest and the last; all where they are few."""
     if len(changes) <= 2 * MOST_STRETCHES:
         return changes
     stretch = np.arange(len(changes)) * MOST_STRETCHES // len(changes)
-    groups = changes.reset_index(drop=True).groupby(stretch)["in_use_bytes"]
-    lasts = np.append(np.flatnonzero(np.diff(stretch)), len(changes) - 1)
-    return changes.iloc[np.union1d(groups.idxmax().to_numpy(), lasts)]
+    firsts = np.flatnonzero(np.diff(stretch, prepend=-1))
+    lasts = np.append(firsts[1:], len(changes)) - 1
+    fullest = np.lexsort((-changes["in_use_bytes"], stretch))[firsts]
+    return changes[np.union1d(fullest, lasts)]
 
 
 def _notes(trace: Trace, ranks: int, changes: int, kept: int) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from moeprof.analyzers.heap.places import Heap, fullest_points, living, running
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.memory import NO_BUFFERS, NO_PROGRAM
 from moeprof.analyzers.window import hardware_in
+from moeprof.columns.grouping import grouped
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -62,10 +63,10 @@ def heap(trace: Trace) -> Analysis:
     peak = peak_of(trace, module) if module >= 0 else None
     if peak is None or not peak.heaps:
         why = NO_PROGRAM if module < 0 else NO_BUFFERS if peak is None else _no_lives(peak)
-        return Analysis("heap", ASKS, (), SCHEMA, SCHEMA.frame(), (why,))
+        return Analysis("heap", ASKS, (), SCHEMA, SCHEMA.table(), (why,))
     found = peak.heaps[0]
     stays = _staying(peak)
-    table = SCHEMA.frame(list(_rows(trace, peak, stays)))
+    table = SCHEMA.table(list(_rows(trace, peak, stays)))
     return Analysis(
         "heap", ASKS, _headline(trace, peak, found), SCHEMA, table, _notes(trace, peak, found)
     )
@@ -77,21 +78,22 @@ def _no_lives(peak: Peak) -> str:
 
 def _staying(peak: Peak) -> dict[str, int]:
     """Bytes that are there throughout, by content."""
-    table = peak.table
-    is_temporary = table["component"].ne("") | table["content"].eq("temporary")
-    stays = table[~is_temporary].groupby("content", sort=False)["size_bytes"].sum().to_dict()
-    total = sum(int(size) for size in stays.values())
-    rest = peak.staying_bytes - total
+    table = peak.rows
+    table = table[(table["component"] == "") & (table["content"] != "temporary")]
+    contents = grouped(table, "content", is_sorted=False)
+    sizes = contents.sum(table["size_bytes"]).tolist()
+    stays = dict(zip(table["content"][contents.first].tolist(), sizes, strict=True))
+    rest = peak.staying_bytes - sum(stays.values())
     if rest:
         stays[OTHER_SPACES] = rest
-    return {str(content): int(size) for content, size in stays.items()}
+    return stays
 
 
 def _rows(trace: Trace, peak: Peak, stays: Mapping[str, int]) -> Iterator[dict[str, object]]:
     found = peak.heaps[0]
     firsts, points = fullest_points(found.live_bytes, MOST_STRETCHES)
     named, ops = _Kinds(trace, peak), running(found, points)
-    reach_back = found.buffers["live_to"].to_numpy() > _turn(named.classes, found)
+    reach_back = found.buffers["live_to"] > _turn(named.classes, found)
     for first, point, there, op in zip(firsts, points, living(found, points), ops, strict=True):
         of_peak = point == found.peak and peak.op  # there it is what `memory` says
         label = named.classes.get(op, {})
@@ -122,7 +124,7 @@ class _Kinds:
 
     def __init__(self, trace: Trace, peak: Peak) -> None:
         """Begin before the first op."""
-        self._rows = list(peak.heaps[0].buffers.itertuples())
+        self._rows = peak.heaps[0].buffers.dicts()
         before = Contents(trace, peak.module, "")
         self.classes = before.classes
         late = (name for name, label in self.classes.items() if label["phase"] in _LATE)
@@ -151,15 +153,15 @@ def _turn(classes: Mapping[str, Mapping[str, str]], found: Heap) -> int:
 
     Compilers move some ops of it ahead: so it is the point with the fewest ops on the wrong side.
     """
-    born = found.buffers[["live_from", "op"]].sort_values("live_from", kind="stable")
-    phases = [classes.get(str(op), {}).get("phase", "") for op in born["op"]]
+    born = found.buffers.select("live_from", "op").sorted("live_from")
+    phases = [classes.get(op, {}).get("phase", "") for op in born["op"].tolist()]
     is_late = np.isin(phases, _LATE)
     is_early = np.equal(phases, "forward")
     late_before = np.concatenate([[0], np.cumsum(is_late)])
     early_behind = is_early.sum() - np.concatenate([[0], np.cumsum(is_early)])
     wrong = (late_before + early_behind)[::-1]
     place = len(born) - int(wrong.argmin())  # of several the last
-    return int(born["live_from"].iloc[place]) if place < len(born) else len(found.live_bytes)
+    return int(born["live_from"][place]) if place < len(born) else len(found.live_bytes)
 
 
 def _group(content: str, component: str, size_bytes: int) -> dict[str, object]:
@@ -179,7 +181,8 @@ def _headline(trace: Trace, peak: Peak, found: Heap) -> tuple[Metric, ...]:
 
 
 def _notes(trace: Trace, peak: Peak, found: Heap) -> tuple[str, ...]:
-    name = str(trace.modules[trace.modules["module"].eq(peak.module)]["name"].iloc[0])
+    modules = trace.table("modules")
+    name = modules["name"][modules["module"] == peak.module][0]
     points, stretches = len(found.live_bytes), min(len(found.live_bytes), MOST_STRETCHES)
     notes = [f"program {name} on one device, as its compiler laid it out, loops counted once"]
     if stretches < points:

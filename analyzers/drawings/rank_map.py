@@ -36,13 +36,13 @@ def rank_map(trace: Trace) -> Analysis:
     """Pairs of every expert rank in every layer, beside what an even router would give it."""
     known = recorded(trace)
     if not len(known.routing):
-        return Analysis("rank_map", ASKS, (), SCHEMA, SCHEMA.frame(), (missing_tokens(trace),))
+        return Analysis("rank_map", ASKS, (), SCHEMA, SCHEMA.table(), (missing_tokens(trace),))
     found = step_loads(known.routing)
     layers, by_rank = found.layers, found.by_rank.mean(axis=0)
     ranks = by_rank.shape[1]
     if not found.are_ranks_known:
-        return Analysis("rank_map", ASKS, (), SCHEMA, SCHEMA.frame(), (ONE_RANK,))
-    table = SCHEMA.frame(
+        return Analysis("rank_map", ASKS, (), SCHEMA, SCHEMA.table(), (ONE_RANK,))
+    table = SCHEMA.table(
         {
             "layer": np.repeat(layers, ranks),
             "rank": np.tile(np.arange(ranks), len(layers)),

@@ -19,11 +19,11 @@ def stage_grid(trace: Trace) -> Analysis:
     """The pipeline of a trace over time, where one is found; a note says why where none is."""
     found = pipeline_of(trace)
     if isinstance(found, str):
-        return Analysis("stage_grid", grid.ASKS, (), grid.GRID, grid.GRID.frame(), (found,))
+        return Analysis("stage_grid", grid.ASKS, (), grid.GRID, grid.GRID.table(), (found,))
     iteration = typical_iteration(found.times)
     if iteration is None:
         said = ("none in this record: no iteration",)
-        return Analysis("stage_grid", grid.ASKS, (), grid.GRID, grid.GRID.frame(), said)
+        return Analysis("stage_grid", grid.ASKS, (), grid.GRID, grid.GRID.table(), said)
     return grid.stage_grid(found, iteration)
 
 

@@ -13,16 +13,17 @@ changed elsewhere, differs only where it holds other tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, WEIGHTS, Contents, shape_of
 from moeprof.analyzers.heap.places import Heap, heaps_of
-from moeprof.columns.table import isin
+from moeprof.columns import grouping
+from moeprof.columns.table import Given, Table, isin
 from moeprof.hlo.program import Op
 from moeprof.tables.compiled_memory import on_device
 from moeprof.tables.once import once
@@ -63,15 +64,20 @@ class Peak:
     """`AT_PEAK` of one program; its heaps, the largest first; the op that runs at the peak."""
 
     module: int
-    table: pd.DataFrame
+    rows: Table
     heaps: tuple[Heap, ...]
     op: str
     total_bytes: int
 
     @property
+    def table(self) -> pd.DataFrame:
+        """The rows as a frame."""
+        return self.rows.pandas()
+
+    @property
     def is_untold(self) -> bool:
         """Whether it has temporaries of which nothing is known but their size."""
-        return is_untold(self.table)
+        return is_untold(self.rows)
 
     @property
     def staying_bytes(self) -> int:
@@ -91,28 +97,29 @@ def peak_of(trace: Trace, module: int) -> Peak | None:
         return None
     if module not in programs_of(trace):  # its instructions are damaged, its buffers are not
         return None
-    stated, buffers = rows[:1].dicts()[0], on_device(held.pandas())
+    stated, buffers = rows[:1].dicts()[0], on_device(held)
     heaps = tuple(heaps_of(buffers))
     op = _op_at(heaps[0], programs_of(trace)[module].ops) if heaps else ""
     contents = Contents(trace, module, op)
-    live = [described(contents, row) for heap in heaps for row in heap.at_peak.itertuples()]
-    arguments = buffers[buffers["kind"].eq("parameter") & buffers["is_at_peak"]]
-    held = [_argument(contents, row) for row in arguments.itertuples()]
+    live = [described(contents, row) for heap in heaps for row in heap.at_peak.dicts()]
+    arguments = buffers[(buffers["kind"] == "parameter") & buffers["is_at_peak"]]
+    inputs = [_argument(contents, row) for row in arguments.dicts()]
     rest = {
         RESULTS: int(stated["output_bytes"]) - int(stated["alias_bytes"]),
         GAPS if heaps else UNTOLD: int(stated["temp_bytes"])
         - sum(int(str(row["size_bytes"])) for row in live),
-        ARGUMENTS: int(stated["argument_bytes"]) - sum(int(str(row["size_bytes"])) for row in held),
+        ARGUMENTS: int(stated["argument_bytes"])
+        - sum(int(str(row["size_bytes"])) for row in inputs),
     }
     more = [_plain(content, size) for content, size in rest.items() if size]
-    table = AT_PEAK.frame([*held, *live, *more])
+    table = AT_PEAK.table([*inputs, *live, *more])
     total = int(table["size_bytes"].sum())
     return Peak(module, table, heaps, op, total)
 
 
-def is_untold(table: pd.DataFrame) -> bool:
+def is_untold(table: Given) -> bool:
     """Whether `AT_PEAK` has temporaries of which nothing is known but their size."""
-    return bool(table["content"].eq(UNTOLD).any())
+    return bool((table["content"] == UNTOLD).any())
 
 
 @dataclass(frozen=True)
@@ -141,14 +148,16 @@ def on_host(trace: Trace, module: int) -> HostMemory | None:
 
 def _op_at(heap: Heap, known: Mapping[str, Op]) -> str:
     """The known op that writes the largest of the buffers which fill the heap to its peak."""
-    there = heap.at_peak[heap.at_peak["op"].isin(list(known))]
-    born = there[there["live_from"].eq(there["live_from"].max())]
-    return str(born.nlargest(1, "size_bytes")["op"].iloc[0]) if len(born) else ""
+    there = heap.at_peak[isin(heap.at_peak["op"], known)]
+    if not len(there):
+        return ""
+    born = there[there["live_from"] == there["live_from"].max()]
+    return str(born["op"][born["size_bytes"].argmax()])
 
 
-def described(contents: Contents, row: object) -> dict[str, object]:
+def described(contents: Contents, row: Mapping[str, Any]) -> dict[str, object]:
     """A temporary buffer, a row of `BUFFERS`, as a row of `AT_PEAK`."""
-    name, index = str(row.op), str(row.shape_index)  # type: ignore[attr-defined]
+    name, index = row["op"], row["shape_index"]
     shape = shape_of(contents.program.ops.get(name), index)
     label = contents.classes.get(name, {})
     return {
@@ -158,15 +167,15 @@ def described(contents: Contents, row: object) -> dict[str, object]:
         "phase": label.get("phase", ""),
         "op": name,
         "shape": shape,
-        "size_bytes": int(row.size_bytes),  # type: ignore[attr-defined]
+        "size_bytes": row["size_bytes"],
         "source": label.get("source", ""),
     }
 
 
-def _argument(contents: Contents, row: object) -> dict[str, object]:
-    name = str(row.op)  # type: ignore[attr-defined]
+def _argument(contents: Contents, row: Mapping[str, Any]) -> dict[str, object]:
+    name = row["op"]
     op = contents.program.ops.get(name)
-    known = _plain(contents.of_argument(name), int(row.size_bytes))  # type: ignore[attr-defined]
+    known = _plain(contents.of_argument(name), row["size_bytes"])
     return {**known, "op": op.op_name if op and op.op_name else name, "shape": shape_of(op, "")}
 
 
@@ -175,21 +184,20 @@ def _plain(content: str, size_bytes: int) -> dict[str, object]:
     return {**texts, "content": content, "size_bytes": size_bytes}
 
 
-def grouped(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def grouped(table: Given, keys: Sequence[str]) -> Table:
     """`AT_PEAK` summed by `keys`: bytes, how many buffers, and the largest of them."""
-    ordered = table.sort_values("size_bytes", ascending=False, kind="stable")
-    groups = ordered.groupby(keys, sort=False)
-    sums = groups.agg(
-        bytes=("size_bytes", "sum"),
-        buffers=("size_bytes", "size"),
-        largest_bytes=("size_bytes", "first"),
-        largest_op=("op", "first"),
-        largest_shape=("shape", "first"),
-        source=("source", "first"),
-    ).reset_index()
-    return sums.sort_values("bytes", ascending=False, kind="stable", ignore_index=True).astype(
-        {"bytes": np.int64, "buffers": np.int64}
+    ordered = Table.of(table).sorted("size_bytes", falling=["size_bytes"])
+    groups = grouping.grouped(ordered, *keys, is_sorted=False)
+    first = ordered[groups.first]
+    sums = first.select(*keys).assign(
+        bytes=groups.sum(ordered["size_bytes"]),
+        buffers=groups.size,
+        largest_bytes=first["size_bytes"],
+        largest_op=first["op"],
+        largest_shape=first["shape"],
+        source=first["source"],
     )
+    return sums.sorted("bytes", falling=["bytes"])
 
 
 BUFFER_CHANGES = Schema(
@@ -232,7 +240,7 @@ def difference_of_peaks(base: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     """
     if is_untold(base) or is_untold(new):
         base, new = _without_contents(base), _without_contents(new)
-    before, after = grouped(base, _KEYS), grouped(new, _KEYS)
+    before, after = (grouped(table, _KEYS).pandas() for table in (base, new))
     joint = before.merge(after, how="outer", on=_KEYS, suffixes=("_base", "_new"))
     counts = {side: joint[f"buffers_{side}"].fillna(0).astype("int64") for side in ("base", "new")}
     sizes = {side: joint[f"bytes_{side}"].fillna(0).astype("int64") for side in ("base", "new")}

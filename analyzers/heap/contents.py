@@ -28,6 +28,7 @@ _LEAST_STACK = 4
 """Dimensions from which on those of a weight are no chance: layers, experts, and a matrix."""
 _CARRIERS = frozenset({"while", "conditional", "call", "parameter"})
 """Ops that hand on what others wrote: a loop, and what its body is given."""
+_LABELS = ("component", "layer_kind", "phase", "source")
 
 
 class Contents:
@@ -36,14 +37,10 @@ class Contents:
     def __init__(self, trace: Trace, module: int, at_peak: str) -> None:
         """Look up what the program's ops are."""
         self.program: Program = programs_of(trace)[module]
-        classes = classes_of(trace).pandas()
-        mine = classes[classes["module"].eq(module)].set_index("op")
-        names = mine.index.astype("str").tolist()
-        labels = mine[["component", "layer_kind", "phase", "source"]].to_dict("records")
-        self.classes = {
-            name: {str(key): str(value) for key, value in label.items()}
-            for name, label in zip(names, labels, strict=True)
-        }
+        classes = classes_of(trace)
+        mine = classes.select("op", *_LABELS)[classes["module"] == module]
+        rows = mine.rows()
+        self.classes = {op: dict(zip(_LABELS, label, strict=True)) for op, *label in rows}
         phase = self.classes.get(at_peak, {}).get("phase")
         self._is_backward = phase in ("backward", "recompute")
         uses = (use for use in uses_of(trace) if use.module == module)

@@ -70,7 +70,7 @@ def planned_over_time(trace: Trace, module: int) -> pd.DataFrame:
 def _live_by_op(trace: Trace, peak: Peak) -> Int64s:
     """Bytes that live in the largest heap when each row of `hlo_ops` is written; -1 unknown."""
     heap = peak.heaps[0]
-    points = heap.buffers.groupby("op")["live_from"].max()
+    points = heap.buffers.pandas().groupby("op")["live_from"].max()
     ops = trace.hlo_ops["op"].where(trace.hlo_ops["module"].eq(peak.module), "")
     point = ops.map(points).fillna(_UNKNOWN).to_numpy(dtype=np.int64)
     found: Int64s = np.where(point >= 0, heap.live_bytes[np.maximum(point, 0)], _UNKNOWN)

@@ -9,18 +9,16 @@ the buffer that was written last of those alive in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from moeprof.columns.grouping import grouped
+from moeprof.columns.table import Given, Table
 from moeprof.tables.intervals import cover
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Int64s = npt.NDArray[np.int64]
-PLACE = ["allocation", "offset_bytes", "size_bytes"]
+PLACE = ("allocation", "offset_bytes", "size_bytes")
 """What tells places of a heap apart."""
 
 
@@ -36,38 +34,37 @@ class Heap:
     trace: int
     live_bytes: Int64s
     peak: int
-    at_peak: pd.DataFrame
-    buffers: pd.DataFrame
+    at_peak: Table
+    buffers: Table
 
 
-def heaps_of(buffers: pd.DataFrame) -> list[Heap]:
+def heaps_of(buffers: Given) -> list[Heap]:
     """Heaps of one program by the lives in `buffers` (rows of `BUFFERS`), the largest first."""
-    timed = buffers[buffers["trace"].ge(0) & buffers["live_from"].ge(0)]
-    found = [_heap(int(str(trace)), part) for trace, part in timed.groupby("trace")]
+    buffers = Table.of(buffers)
+    timed = buffers[(buffers["trace"] >= 0) & (buffers["live_from"] >= 0)]
+    found = [_heap(timed[rows]) for rows in grouped(timed, "trace").rows()]
     return sorted(found, key=lambda heap: -int(heap.live_bytes.max(initial=0)))
 
 
-def _heap(trace: int, buffers: pd.DataFrame) -> Heap:
-    born: Int64s = buffers["live_from"].to_numpy(dtype=np.int64)
-    freed: Int64s = buffers["live_to"].to_numpy(dtype=np.int64)
-    freed = np.maximum(freed, born + 1).astype(
-        np.int64
-    )  # what is written and never read lives for one point
-    place = np.asarray(buffers.groupby(PLACE).ngroup(), dtype=np.int64)
+def _heap(buffers: Table) -> Heap:
+    born, freed = _lives(buffers)  # what is written and never read lives for one point
+    place = grouped(buffers, *PLACE).of
     points = int(freed.max()) + 1
     # places one after the other on one axis, so that one cover joins the lives of each
     lives = cover(born + place * points, freed + place * points)
     size_of = np.zeros(int(place.max()) + 1, dtype=np.int64)
-    size_of[place] = buffers["size_bytes"].to_numpy(dtype=np.int64)
+    size_of[place] = buffers["size_bytes"]
     sizes = size_of[lives.starts // points]
     change = np.zeros(points + 1, dtype=np.int64)
     np.add.at(change, lives.starts % points, sizes)
     np.add.at(change, (lives.ends - 1) % points + 1, -sizes)
     live = np.cumsum(change)[:points]
     peak = int(live.argmax())
-    there = buffers[(born <= peak) & (freed > peak)]
-    last = there.sort_values("live_from", kind="stable").drop_duplicates(PLACE, keep="last")
-    return Heap(trace, live, peak, last, buffers)
+    there = buffers[(born <= peak) & (freed > peak)].sorted("live_from")
+    places = grouped(there, *PLACE)
+    last = np.zeros(len(places), np.int64)
+    last[places.of] = np.arange(len(there))
+    return Heap(int(buffers["trace"][0]), live, peak, there[np.sort(last)], buffers)
 
 
 def fullest_points(live_bytes: Int64s, most: int) -> tuple[Int64s, Int64s]:
@@ -87,9 +84,9 @@ def fullest_points(live_bytes: Int64s, most: int) -> tuple[Int64s, Int64s]:
 def living(heap: Heap, points: Int64s) -> list[Int64s]:
     """Rows of ``heap.buffers``, by position, that stand for their places at each of the points."""
     buffers = heap.buffers
-    order = np.argsort(buffers["live_from"].to_numpy(), kind="stable")
-    born, freed = _lives(buffers.iloc[order])
-    place = np.asarray(buffers.groupby(PLACE).ngroup(), dtype=np.int64)[order]
+    order = np.argsort(buffers["live_from"], kind="stable")
+    born, freed = _lives(buffers[order])
+    place = grouped(buffers, *PLACE).of[order]
     holders = np.empty(int(place.max(initial=-1)) + 1, dtype=np.int64)
     found = []
     for point in points:
@@ -102,13 +99,13 @@ def living(heap: Heap, points: Int64s) -> list[Int64s]:
 
 def running(heap: Heap, points: Int64s) -> list[str]:
     """The op that wrote the last buffer up to each point: it runs there; empty before the first."""
-    ordered = heap.buffers.sort_values("live_from", kind="stable")
-    at = np.searchsorted(ordered["live_from"].to_numpy(), points, side="right") - 1
-    ops = ordered["op"].astype("str").tolist()
+    ordered = heap.buffers.select("live_from", "op").sorted("live_from")
+    at = np.searchsorted(ordered["live_from"], points, side="right") - 1
+    ops = ordered["op"].tolist()
     return [ops[place] if place >= 0 else "" for place in at]
 
 
-def _lives(buffers: pd.DataFrame) -> tuple[Int64s, Int64s]:
-    born: Int64s = buffers["live_from"].to_numpy(dtype=np.int64)
-    freed: Int64s = np.maximum(buffers["live_to"].to_numpy(dtype=np.int64), born + 1)
+def _lives(buffers: Table) -> tuple[Int64s, Int64s]:
+    born: Int64s = buffers["live_from"]
+    freed: Int64s = np.maximum(buffers["live_to"], born + 1)
     return born, freed

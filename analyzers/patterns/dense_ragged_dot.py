@@ -86,7 +86,7 @@ def _held_bytes(trace: Trace) -> int:
     peak = peak_of(trace, module) if module >= 0 else None
     if peak is None:
         return 0
-    sizes: pd.Series = peak.table["size_bytes"][peak.table["content"].eq(DENSE_FALLBACK)]
+    sizes = peak.rows["size_bytes"][peak.rows["content"] == DENSE_FALLBACK]
     return int(sizes.sum())
 
 

@@ -52,7 +52,7 @@ def _silence(trace: Trace) -> Hint | None:
     silence_ns = trace.meta.recorded_ns - int(ends.max())
     used = steps["duration_ns"][steps["used"]]
     least_ns = max(LEAST_NS, _STEPS * float(np.median(used)) if len(used) else 0)
-    last = steps[[int(steps["start_ns"].argmax())]].dicts()[0]
+    last = steps.dicts()[int(steps["start_ns"].argmax())]
     if silence_ns < least_ns or last["used"]:
         return None
     ops = trace.table("hlo_ops")
@@ -60,7 +60,7 @@ def _silence(trace: Trace) -> Hint | None:
     exchanges = [opcode for opcode in opcodes if opcode.removesuffix("-start") in EXCHANGES]
     if not exchanges:
         return None
-    final = events[[int(ends.argmax())]].dicts()[0]
+    final = events[ends == ends.max()][:1].dicts()[0]
     is_ragged = any(opcode.startswith("ragged") for opcode in exchanges)
     return Hint(
         f"devices fall silent in step {last['step']} and do nothing for {format_ns(silence_ns)} "

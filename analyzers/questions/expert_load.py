@@ -17,7 +17,8 @@ the products take on the slowest rank of a step than on the mean one, as if rank
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -52,15 +53,14 @@ from moeprof.analyzers.question import Group, Picture, Question, Taken
 from moeprof.analyzers.window import window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.values import is_number, written
+from moeprof.columns.grouping import grouped, grouped_columns, places_in
+from moeprof.columns.table import Table, isin
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SCHEMA = Schema(
     "expert_load",
@@ -120,7 +120,6 @@ SCHEMA = Schema(
     ),
 )
 ASKS = "How unevenly are tokens spread over experts, ranks and nodes?"
-_PLACE = ["module", "op"]
 _SHARED_CORES = "virtual CPU devices share the machine's cores: the tax says nothing about another"
 EVEN = 1.1
 """Up to this ratio a level is called even."""
@@ -134,8 +133,6 @@ NONE = (
 @once  # hints ask again
 def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
-    import pandas as pd
-
     known = recorded(trace)
     if not len(known.routing):
         figures = (
@@ -151,7 +148,7 @@ def expert_load(trace: Trace) -> Analysis:
     unknown = np.full(len(loads.layers), np.nan)
     dropped = dropped_pairs(trace)
     taxes = unknown if product_ns is None else tax(loads.by_rank, product_ns)
-    table = pd.DataFrame(
+    table = Table(
         {
             "layer": loads.layers,
             **_experts(loads),
@@ -161,13 +158,10 @@ def expert_load(trace: Trace) -> Analysis:
             "tax_ns": taxes,
             "drift": recorded_drift(trace.table("routing"), loads.layers),
             "pairs": loads.by_expert.sum(axis=2).mean(axis=0),
-            "experts": loads.by_expert.shape[2],
-            "ranks": loads.by_rank.shape[2],
             **dropped.by_layer(loads.layers),
         }
-    )
-    table["level"] = _levels(table)
-    table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
+    ).assign(experts=loads.by_expert.shape[2], ranks=loads.by_rank.shape[2])
+    table = SCHEMA.table(table.assign(level=_levels(table)).columns)
     most_ns = float(np.nansum(taxes))  # what is measured may be due to more than loads
     bounds = None if product_ns is None else (min(max(slowest_ns, 0.0), most_ns), most_ns)
     headline = (*_headline(table, loads, bounds), *dropped.headline)
@@ -231,62 +225,58 @@ def _ranks(loads: StepLoads) -> dict[str, np.ndarray]:
     }
 
 
+_NO_TAX = (None, np.nan)
+
+
 def _products(
     trace: Trace, known: Recorded, loads: StepLoads
 ) -> tuple[float | None, float, tuple[str, ...]]:
     """Time of the grouped products: mean device, slowest over the mean; or why not known, in ns."""
-    import pandas as pd
-
     if not loads.are_ranks_known:
-        return (
-            None,
-            np.nan,
-            ("the tax is not known: which rank owns which expert was not recorded",),
-        )
+        return *_NO_TAX, ("the tax is not known: which rank owns which expert was not recorded",)
     if not known.is_of_window:
-        return None, np.nan, ("the tax is not known: times and routing are of other steps",)
-    view, products = window(trace), grouped_products(trace).pandas()
+        return *_NO_TAX, ("the tax is not known: times and routing are of other steps",)
+    view, products = window(trace), grouped_products(trace)
     whole = int(products["self_ns"].sum())
     if not whole:
-        return None, np.nan, ("the tax is not known: no grouped product in the trace",)
-    sites = expert_products(trace).pandas()
-    follows = pd.MultiIndex.from_frame(sites[sites["form"].isin([CUSTOM_CALL, RAGGED])][_PLACE])
-    is_scaled = pd.MultiIndex.from_frame(products[_PLACE].astype({"op": "str"})).isin(follows)
+        return *_NO_TAX, ("the tax is not known: no grouped product in the trace",)
+    sites = expert_products(trace)
+    follows = sites[isin(sites["form"], (CUSTOM_CALL, RAGGED))]
+    is_scaled = places_in(products, follows, "module", "op") >= 0
     scaled = int(products["self_ns"][is_scaled].sum())
     if scaled * 2 < whole:
-        return (
-            None,
-            np.nan,
-            ("the tax is not known: most products are of a fixed size, whatever the load",),
+        return *_NO_TAX, (
+            "the tax is not known: most products are of a fixed size, whatever the load",
         )
-    by_device = products.groupby(["step", "host", "device"], observed=True)["self_ns"].sum()
-    slowest = int(by_device.groupby("step").max().sum())
+    devices = grouped(products, "step", "host", "device")
+    by_step = grouped_columns([products["step"][devices.first]])
+    slowest = int(by_step.max(devices.sum(products["self_ns"])).sum())
     return whole / view.shares, (slowest - whole / view.devices) / max(view.steps, 1), ()
 
 
-def _levels(table: pd.DataFrame) -> list[str]:
+def _levels(table: Table) -> list[str]:
     """The coarsest level of each layer that is uneven."""
-    ratios = table[["node_imbalance", "rank_imbalance", "expert_imbalance"]] > EVEN
-    first = ratios.to_numpy().argmax(axis=1)
-    names = np.array(["node", "rank", "expert"])[first]
-    levels: list[str] = np.where(ratios.any(axis="columns"), names, "none").tolist()
-    return levels
+    levels = ("node", "rank", "expert")
+    ratios = np.column_stack([table[f"{level}_imbalance"] for level in levels]) > EVEN
+    named = np.where(ratios.any(axis=1), np.array(levels)[ratios.argmax(axis=1)], "none")
+    found: list[str] = named.tolist()
+    return found
 
 
 def _headline(
-    table: pd.DataFrame, loads: StepLoads, bounds: tuple[float, float] | None
+    table: Table, loads: StepLoads, bounds: tuple[float, float] | None
 ) -> tuple[Metric, ...]:
     worst, ranks = _worst(table), loads.are_ranks_known
     together = loads.by_rank.sum(axis=1, keepdims=True)  # all layers, [steps, 1, ranks]
     is_any = ranks and bool(together.any())
     overload = mean_of_steps(imbalance(together))[0]
     return (
-        Metric("worst_expert_imbalance", _known(table["expert_imbalance"].max()), "ratio"),
+        Metric("worst_expert_imbalance", _known(_largest(table["expert_imbalance"])), "ratio"),
         *_busiest_expert(table),
         Metric("worst_rank_imbalance", _known(worst["rank_imbalance"]), "ratio"),
         Metric("worst_layer", int(worst["layer"]), ""),
         Metric("worst_rank", int(worst["busiest_rank"]) if ranks else None, ""),
-        Metric("worst_node_imbalance", _known(table["node_imbalance"].max()), "ratio"),
+        Metric("worst_node_imbalance", _known(_largest(table["node_imbalance"])), "ratio"),
         Metric("cumulative_overload", _known(overload) if is_any else None, "ratio"),
         Metric("cumulative_rank", int(busiest(together).place[0]) if is_any else None, ""),
         Metric("dead_experts", int(table["dead_experts"].sum()), "count"),
@@ -294,44 +284,43 @@ def _headline(
         Metric("tax_most", None if bounds is None else bounds[1], "ns"),
         Metric("worst_rank_share", _known(worst["busiest_rank_share"]), "share"),
         *(
-            Metric(sums, _known(table[sums].max()), "ratio")
+            Metric(sums, _known(_largest(table[sums])), "ratio")
             for sums in ("rank_imbalance_of_sums", "expert_imbalance_of_sums")
         ),
     )
 
 
-def _busiest_expert(table: pd.DataFrame) -> tuple[Metric, ...]:
+def _busiest_expert(table: Table) -> tuple[Metric, ...]:
     """Where the expert is that stands above its mean the most; which, where it is always one."""
-    import pandas as pd
-
-    row = table.iloc[int(table["expert_imbalance"].fillna(0).argmax())]
-    is_known = pd.notna(row["expert_imbalance"])  # not where no token was routed
-    layer = int(row["layer"]) if is_known else None
-    expert = int(row["busiest_expert"]) if row["busiest_expert_share"] == 1 and is_known else None
+    row = table.dicts()[int(np.nan_to_num(table["expert_imbalance"]).argmax())]
+    is_known = not np.isnan(row["expert_imbalance"])  # not where no token was routed
+    layer = row["layer"] if is_known else None
+    expert = row["busiest_expert"] if row["busiest_expert_share"] == 1 and is_known else None
     return (Metric("worst_expert_layer", layer, ""), Metric("worst_expert", expert, ""))
 
 
-def _worst(table: pd.DataFrame) -> pd.Series:
+def _worst(table: Table) -> dict[str, Any]:
     """The layer whose ranks are most uneven, or its experts where ranks are not known."""
-    level = "expert" if table["rank_imbalance"].isna().all() else "rank"
-    return table.iloc[int(table[f"{level}_imbalance"].fillna(0).argmax())]
+    level = "expert" if np.isnan(table["rank_imbalance"]).all() else "rank"
+    return table.dicts()[int(np.nan_to_num(table[f"{level}_imbalance"]).argmax())]
+
+
+def _largest(values: np.ndarray) -> float:
+    """The largest that is known; NaN where none is."""
+    return float(np.fmax.reduce(values))
 
 
 def _known(value: float) -> float | None:
-    import pandas as pd
-
-    return float(value) if pd.notna(value) else None
+    return None if np.isnan(value) else float(value)
 
 
-def _story(table: pd.DataFrame, steps: int) -> list[str]:
+def _story(table: Table, steps: int) -> list[str]:
     """What to read from the worst layer."""
-    import pandas as pd
-
-    if table["expert_imbalance"].isna().all():
+    if np.isnan(table["expert_imbalance"]).all():
         return ["no token was routed in these steps"]
     worst = _worst(table)
     expert = f"{worst['expert_imbalance']:.2f} × the mean expert"
-    if pd.isna(worst["rank_imbalance"]):
+    if np.isnan(worst["rank_imbalance"]):
         return [
             f"layer {worst['layer']}: {_who(worst, 'expert')} gets {expert}",
             "one expert rank was recorded: imbalance of ranks is not to be seen; "
@@ -357,7 +346,7 @@ def _story(table: pd.DataFrame, steps: int) -> list[str]:
     return said
 
 
-def _who(row: pd.Series, kind: str) -> str:
+def _who(row: Mapping[str, Any], kind: str) -> str:
     """``rank 3``, or the one of each step where it is not always the same."""
     if row[f"busiest_{kind}_share"] < 1:
         return f"the busiest {kind} of each step"

@@ -53,15 +53,15 @@ def hints(trace: Trace) -> Analysis:
     shown, left_out = _shown(trace)
     found = [(each, hint) for each, hint in shown if _is_worth_it(hint, step_ns)]
     found.sort(key=lambda pair: _order(*pair))
-    table = SCHEMA.frame([_row(each.name, hint, step_ns) for each, hint in found])
-    most = table["gain_ns"].max()
+    table = SCHEMA.table([_row(each.name, hint, step_ns) for each, hint in found])
+    most = max((gain for gain in table["gain_ns"].tolist() if gain == gain), default=None)
     headline = (
         Metric("hints", len(found), "count"),
-        Metric("largest_gain", float(most) if most == most else None, "ns"),
+        Metric("largest_gain", most, "ns"),
     )
     whole = "used step" if mean_interval_ns(trace) is None else "interval from step to step"
     basis = f"shares are of the mean {whole}, {format_ns(step_ns)}"
-    has_shares = bool(table["gain_share"].notna().any())
+    has_shares = bool((table["gain_share"] == table["gain_share"]).any())
     notes = (
         f"looked for: {', '.join(p.name for p in all_patterns() if p.name not in left_out)}",
         *([f"not looked for: {', '.join(left_out)}: {_WHY_LEFT_OUT}"] if left_out else []),
@@ -102,8 +102,9 @@ def _step_ns(trace: Trace) -> float:
     interval_ns = mean_interval_ns(trace)
     if interval_ns is not None:
         return interval_ns
-    steps = trace.steps
-    return float(steps["duration_ns"][steps["used"]].mean())
+    steps = trace.table("steps")
+    used_ns = steps["duration_ns"][steps["used"]]
+    return float(used_ns.mean()) if len(used_ns) else float("nan")
 
 
 def _is_worth_it(hint: Hint, step_ns: float) -> bool:

@@ -83,9 +83,10 @@ def _kernels(events: Table) -> Table:
 def _table(kernels: Table, view: Window) -> Table:
     if not len(kernels):
         return SCHEMA.table()
-    lengths = kernels["duration_ns"]
+    lengths: Int64s = kernels["duration_ns"]
     at = np.searchsorted(_BOUNDS_NS, lengths, "right") - 1
     groups = grouped_columns([at])
+    classes = at[groups.first].tolist()
     counts, sums = groups.size, groups.sum(lengths)
     names = grouped_columns([at, kernels["name"]], is_sorted=False)
     by_frequency = np.lexsort((-names.size, groups.of[names.first]))
@@ -93,8 +94,8 @@ def _table(kernels: Table, view: Window) -> Table:
     top = by_frequency[np.searchsorted(of_class, np.arange(len(groups)))]
     return SCHEMA.table(
         {
-            "duration": [(*_CLASSES, _LONGEST)[place] for place in at[groups.first]],
-            "from_ns": np.array(_BOUNDS_NS)[at[groups.first]],
+            "duration": [(*_CLASSES, _LONGEST)[place] for place in classes],
+            "from_ns": [_BOUNDS_NS[place] for place in classes],
             "kernels": counts / view.shares,
             "share": counts / len(kernels),
             "per_step_ns": sums / view.shares,

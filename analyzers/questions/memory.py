@@ -33,6 +33,7 @@ from moeprof.answers.colours import COLOURS, HELD, MIXED
 from moeprof.answers.document import Document, drawn_column, figures_of, headline, rows
 from moeprof.answers.memory_layers import Scale, limit_of, limit_shape
 from moeprof.answers.values import is_number, whole, written
+from moeprof.columns.table import Table
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
@@ -73,9 +74,9 @@ def memory(trace: Trace) -> Analysis:
         is_known = any(metric.value is not None for metric in figures)
         status: Status = "ok" if is_known else "not_known"
         return Analysis("memory", ASKS, figures, SCHEMA, SCHEMA.table(), notes, status=status)
-    table = grouped(peak.table, _KEYS).rename(columns={"bytes": "size_bytes"})
-    table["share"] = table["size_bytes"] / max(peak.total_bytes, 1)
-    shown = SCHEMA.frame({name: table[name] for name in SCHEMA.names})
+    table = grouped(peak.rows, _KEYS).renamed(bytes="size_bytes")
+    share = table["size_bytes"] / max(peak.total_bytes, 1)
+    shown = SCHEMA.table(table.assign(share=share).columns)
     notes = (*_story(trace, peak), *_others(trace, module), *_allocator_notes(trace))
     return Analysis("memory", ASKS, _headline(trace, peak), SCHEMA, shown, notes)
 
@@ -116,7 +117,8 @@ def _allocator_peak(trace: Trace) -> int | None:
 def _stated(trace: Trace, module: int) -> dict[str, Any]:
     """The row of `MODULES` of a program."""
     modules = trace.table("modules")
-    return modules[modules["module"] == module].dicts()[0]
+    found: Table = modules[modules["module"] == module]
+    return found.dicts()[0]
 
 
 def _story(trace: Trace, peak: Peak) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 SCHEMA = Schema(
     "receive_buffers",
@@ -97,12 +97,12 @@ def receive_buffers(trace: Trace) -> Analysis:
     rows = []
     for use, counts, is_kept in zip(uses, found.of(uses), of_tokens(uses), strict=True):
         if is_kept:
-            copies = copies_alive(trace.buffers, use)
+            copies = copies_alive(trace.table("buffers"), use)
             row = {
                 **_size(use),
                 **_use(use, counts),
                 "calls": calls.get((use.module, use.op), 0) / view.shares,
-                "allocation": _allocation(trace.buffers, use),
+                "allocation": _allocation(trace.table("buffers"), use),
                 "copies_alive": np.nan if copies is None else float(copies),
             }
             rows.append({**row, **_kept(row)})
@@ -216,11 +216,10 @@ def _caps(table: Table) -> list[str]:
     ]
 
 
-def _allocation(buffers: pd.DataFrame, use: BufferUse) -> int:
-    found = buffers[(buffers["module"] == use.module) & (buffers["op"] == use.buffer_op)]
-    if found.empty:
-        return -1
-    return int(found.sort_values("size_bytes")["allocation"].iloc[-1])
+def _allocation(buffers: Table, use: BufferUse) -> int:
+    is_it = (buffers["module"] == use.module) & (buffers["op"] == use.buffer_op)
+    found = buffers.select("size_bytes", "allocation")[is_it].sorted("size_bytes")
+    return int(found["allocation"][-1]) if len(found) else -1
 
 
 def _headline(table: Table) -> tuple[Metric, ...]:

@@ -54,10 +54,10 @@ class _Loop:
 def pipeline_of(trace: Trace) -> PipelineWork | str:
     """The stages' work in the used steps, or why there is none to be seen."""
     calls = calls_of(trace)
-    table = calls.table.pandas()
     shifts = {n: s for n, s in enumerate(calls.sites) if s.opcode == "collective-permute"}
     if not shifts:
         return NONE
+    table = calls.table.pandas()
     named = {n: site for n, site in shifts.items() if _is_named(trace.hlo_ops, site)}
     found = (_loop(trace, place, site, table) for place, site in sorted(named.items()))
     loops = _one_per_direction([loop for loop in found if loop is not None])

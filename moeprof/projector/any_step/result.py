@@ -197,7 +197,7 @@ class StepPlan:
 
         Bytes, count, largest buffer; rows in order of bytes, which sum to ``peak_bytes``.
         """
-        return grouped(self.buffers, list(columns))
+        return grouped(self.buffers, list(columns)).pandas()
 
     def document(self) -> dict[str, Any]:
         """Its figures and tables as JSON can hold them; what is not known is None."""

@@ -110,7 +110,7 @@ class CompiledPlan:
 
         Bytes, count, largest buffer; rows in order of bytes, which sum to `total_bytes`.
         """
-        return grouped(self.buffers, list(columns))
+        return grouped(self.buffers, list(columns)).pandas()
 
 
 def is_laid_out(folder: Path) -> bool:
