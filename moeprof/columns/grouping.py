@@ -18,6 +18,8 @@ _FEW = 4
 _MANY = 1024
 """Rows from which on it pays to look for stretches of rows that are alike."""
 _LITTLE = 1024
+_LONG = 4096
+"""Rows of a group from which on its floats are not added row by row."""
 _MOST = 2**62
 
 
@@ -55,16 +57,30 @@ class Groups:
         return np.split(self.order, self.bounds[1:]) if len(self) else []
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sums, of whole numbers and flags int64, exact; of floats as exact as they can be."""
+        """Sums, of whole numbers and flags int64, exact; of floats compensated, as pandas' are."""
         if values.dtype.kind == "f":
-            sums = np.zeros(len(self), np.longdouble)
-            np.add.at(sums, self.of, values)
-            return sums.astype(np.float64)
+            return self._compensated(values)
         if values.dtype == bool:
             return np.bincount(self.of[values], minlength=len(self)).astype(np.int64, copy=False)
         exact = np.zeros(len(self), np.int64)
         np.add.at(exact, self.of, values)
         return exact
+
+    def _compensated(self, values: np.ndarray) -> npt.NDArray[np.float64]:
+        """Kahan's sums, row after row of all groups at once; of very long groups in long double."""
+        if self.size.max(initial=0) > _LONG:
+            long = np.zeros(len(self), np.longdouble)
+            np.add.at(long, self.of, values)
+            return long.astype(np.float64)
+        sums, lost = np.zeros(len(self)), np.zeros(len(self))
+        for place in range(int(self.size.max(initial=0))):
+            own = np.flatnonzero(self.size > place)
+            added = values[self.order[self.bounds[own] + place]] - lost[own]
+            reached = sums[own] + added
+            with np.errstate(invalid="ignore"):  # of infinite values there is nothing to make up
+                lost[own] = np.nan_to_num(reached - sums[own] - added, nan=0.0)
+            sums[own] = reached
+        return sums
 
     def min(self, values: np.ndarray) -> np.ndarray:
         """Least values."""

@@ -153,3 +153,20 @@ def test_groups_are_those_of_pandas(rows: list[tuple[str, int, bool]]) -> None:
         assert groups.size.tolist() == oracle.size().tolist()
         assert groups.first.tolist() == oracle.first().tolist()
         assert groups.place().tolist() == oracle.cumcount().tolist()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(-1e9, 1e9)), min_size=1, max_size=60))
+def test_sums_of_floats_are_those_of_pandas_to_the_last_digit(
+    rows: list[tuple[int, float]],
+) -> None:
+    frame = pd.DataFrame(rows, columns=["step", "ns"])
+    groups = grouped(Table.of(frame), "step")
+    assert groups.sum(frame["ns"].to_numpy()).tolist() == frame.groupby("step")["ns"].sum().tolist()
+
+
+def test_sums_of_very_many_floats_lose_nothing_that_is_seen() -> None:
+    values = np.full(10_000, 0.1)
+    groups = Groups(np.zeros(10_000, np.int64), np.zeros(1, np.int64))
+    assert groups.sum(values).tolist() == [pytest.approx(1000.0, rel=1e-15)]
+    short = Groups(np.zeros(2, np.int64), np.zeros(1, np.int64))
+    assert short.sum(np.array([np.inf, 1.0])).tolist() == [np.inf]
