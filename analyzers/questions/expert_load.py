@@ -253,8 +253,8 @@ def _levels(table: Table) -> list[str]:
     """The coarsest level of each layer that is uneven."""
     levels = ("node", "rank", "expert")
     ratios = np.column_stack([table[f"{level}_imbalance"] for level in levels]) > EVEN
-    rows = zip(ratios.argmax(axis=1).tolist(), ratios.any(axis=1).tolist(), strict=True)
-    return [levels[first] if is_uneven else "none" for first, is_uneven in rows]
+    firsts = np.where(ratios.any(axis=1), ratios.argmax(axis=1), len(levels))
+    return [(*levels, "none")[first] for first in firsts]
 
 
 def _headline(
