@@ -135,19 +135,15 @@ def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
     known = recorded(trace)
     if not len(known.routing):
-        figures = (
-            Metric("worst_rank_imbalance", None, "ratio"),
-            Metric("layers", None, "count"),
-            *NOT_DROPPED,
-        )
+        none = (Metric("worst_rank_imbalance", None, "ratio"), Metric("layers", None, "count"))
+        figures = (*none, *NOT_DROPPED)
         why = missing_tokens(trace)
         return nothing("expert_load", ASKS, SCHEMA, why, headline=figures, status="not_known")
     loads = step_loads(known.routing)
     nodes = nodes_of_ranks(trace, loads.by_rank.shape[2]) if loads.are_ranks_known else None
     product_ns, slowest_ns, why_not = _products(trace, known, loads)
-    unknown = np.full(len(loads.layers), np.nan)
     dropped = dropped_pairs(trace)
-    taxes = unknown if product_ns is None else tax(loads.by_rank, product_ns)
+    taxes = tax(loads.by_rank, np.nan if product_ns is None else product_ns)
     table = Table(
         {
             "layer": loads.layers,
@@ -225,42 +221,40 @@ def _ranks(loads: StepLoads) -> dict[str, np.ndarray]:
     }
 
 
-_NO_TAX = (None, np.nan)
+_Times = tuple[float | None, float, tuple[str, ...]]
 
 
-def _products(
-    trace: Trace, known: Recorded, loads: StepLoads
-) -> tuple[float | None, float, tuple[str, ...]]:
+def _products(trace: Trace, known: Recorded, loads: StepLoads) -> _Times:
     """Time of the grouped products: mean device, slowest over the mean; or why not known, in ns."""
     if not loads.are_ranks_known:
-        return *_NO_TAX, ("the tax is not known: which rank owns which expert was not recorded",)
+        return _untold("which rank owns which expert was not recorded")
     if not known.is_of_window:
-        return *_NO_TAX, ("the tax is not known: times and routing are of other steps",)
+        return _untold("times and routing are of other steps")
     view, products = window(trace), grouped_products(trace)
     whole = int(products["self_ns"].sum())
     if not whole:
-        return *_NO_TAX, ("the tax is not known: no grouped product in the trace",)
+        return _untold("no grouped product in the trace")
     sites = expert_products(trace)
     follows = sites[isin(sites["form"], (CUSTOM_CALL, RAGGED))]
     is_scaled = places_in(products, follows, "module", "op") >= 0
-    scaled = int(products["self_ns"][is_scaled].sum())
-    if scaled * 2 < whole:
-        return *_NO_TAX, (
-            "the tax is not known: most products are of a fixed size, whatever the load",
-        )
+    if int(products["self_ns"][is_scaled].sum()) * 2 < whole:
+        return _untold("most products are of a fixed size, whatever the load")
     devices = grouped(products, "step", "host", "device")
     by_step = grouped_columns([products["step"][devices.first]])
     slowest = int(by_step.max(devices.sum(products["self_ns"])).sum())
     return whole / view.shares, (slowest - whole / view.devices) / max(view.steps, 1), ()
 
 
+def _untold(why: str) -> _Times:
+    return None, np.nan, (f"the tax is not known: {why}",)
+
+
 def _levels(table: Table) -> list[str]:
     """The coarsest level of each layer that is uneven."""
     levels = ("node", "rank", "expert")
     ratios = np.column_stack([table[f"{level}_imbalance"] for level in levels]) > EVEN
-    named = np.where(ratios.any(axis=1), np.array(levels)[ratios.argmax(axis=1)], "none")
-    found: list[str] = named.tolist()
-    return found
+    firsts = np.where(ratios.any(axis=1), ratios.argmax(axis=1), len(levels))
+    return [(*levels, "none")[first] for first in firsts]
 
 
 def _headline(
@@ -294,9 +288,11 @@ def _busiest_expert(table: Table) -> tuple[Metric, ...]:
     """Where the expert is that stands above its mean the most; which, where it is always one."""
     row = table.dicts()[int(np.nan_to_num(table["expert_imbalance"]).argmax())]
     is_known = not np.isnan(row["expert_imbalance"])  # not where no token was routed
-    layer = row["layer"] if is_known else None
     expert = row["busiest_expert"] if row["busiest_expert_share"] == 1 and is_known else None
-    return (Metric("worst_expert_layer", layer, ""), Metric("worst_expert", expert, ""))
+    return (
+        Metric("worst_expert_layer", row["layer"] if is_known else None, ""),
+        Metric("worst_expert", expert, ""),
+    )
 
 
 def _worst(table: Table) -> dict[str, Any]:
