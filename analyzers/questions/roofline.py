@@ -33,7 +33,7 @@ from moeprof.answers.document import Document, Value, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import written
 from moeprof.columns.coded import Flags
-from moeprof.columns.grouping import Groups, grouped, places_in
+from moeprof.columns.grouping import grouped, places_in
 from moeprof.columns.table import Table
 from moeprof.specs.hardware import HardwareSpec, load_hardware
 from moeprof.tables.analysis import Analysis, Metric, Status
@@ -151,7 +151,7 @@ def _components(ops: Table) -> Table:
     """Sums by component; a sum is not known where one of its ops is not."""
     groups = grouped(ops, "component", is_sorted=False)
     names = ("per_step_ns", "calls", "flops", "bytes", "roofline_ns")
-    sums = Table({name: _sums(groups, ops[name]) for name in names})
+    sums = Table({name: groups.sum(ops[name]) for name in names})
     kinds = [sorted(set(ops["dtype"][rows].tolist()) - {""}) for rows in groups.rows()]
     dtypes = [found[0] if len(found) == 1 else "" for found in kinds]
     peak_of = dict(reversed(list(ops.rows("dtype", "peak"))))
@@ -166,18 +166,6 @@ def _components(ops: Table) -> Table:
         **texts,
     )[largest]
     return parts
-
-
-def _sums(groups: Groups, values: Float64s) -> Float64s:
-    """Sums by group: where rows are mixed, with what rounding has lost carried on (Kahan)."""
-    if len(values) and (np.diff(groups.of) >= 0).all() and not np.isnan(values).any():
-        return np.add.reduceat(values, groups.first)
-    total, lost = ([0.0] * len(groups) for _ in range(2))
-    for at, value in zip(groups.of.tolist(), values.tolist(), strict=True):
-        part = value - lost[at]
-        whole = total[at] + part
-        lost[at], total[at] = whole - total[at] - part, whole
-    return np.array(total, np.float64)
 
 
 def _with_rates(table: Table, spec: HardwareSpec | None) -> Table:

@@ -89,6 +89,9 @@ def kept_check() -> Check:
     place = kept.folder()
     if place is None:
         return Check("answers kept", ABSENT, f"none: {kept.VARIABLE}=off")
+    if place.exists() and not kept.is_own(place):
+        found = f"{place}: expected a folder that nobody else may write into, so none are kept"
+        return Check("answers kept", WARNING, found, f"chmod 700 {place}, or name another")
     count, size = kept.kept()
     return Check("answers kept", OK, f"{count:,} in {place}, {format_bytes(size)}")
 

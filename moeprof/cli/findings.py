@@ -132,6 +132,7 @@ def read_hosts(
         options,
         lambda: _read_hosts(runs, *asked, ways, is_drawn=is_drawn),
         is_kept=is_kept and not _asked_by_host(ways),
+        is_whole=is_whole,
     )
 
 
@@ -194,6 +195,12 @@ def _asked_by_host(ways: Ways) -> str:
         f"read at once: {given} expected several hosts that left an .xplane.pb each, found fewer, "
         "JSON traces or tables"
     )
+
+
+def is_whole(document: Document) -> bool:
+    """Whether every file of the run was read to its end, as far as that was looked at."""
+    laws = {law["check"]: law["verdict"] for law in document["trust"]}
+    return laws.get("truncated", "ok") == "ok"
 
 
 def is_partial(document: Document | SideInfo) -> bool:

@@ -26,12 +26,16 @@ from typing import TypeVar, cast
 Value = TypeVar("Value")
 
 VARIABLE = "MOEPROF_CACHE"
-_OFF = "off"
+_OFF = ("off", "no", "false", "0")
 _ENDING = ".answers"
+_OWN, _PART = ".moeprof-", ".part"
+"""Beginning and end of the name of a file that is not written to its end yet."""
 _HEAD = b"moeprof.kept/1 "
 _END_BYTES = 1 << 16
 """How much of both ends of a file is looked at: what changes a file and neither its times, its
 size nor these bytes is no accident."""
+_LIBRARIES = ("numpy", "pandas", "pyarrow", "plotly", "jinja2")
+"""What answers and pages are made with besides moeprof itself."""
 _MOST_FILES = 1024
 """A folder with more files is read anew: looking at all of them takes as long."""
 _MOST_BYTES = 256 << 20
@@ -43,7 +47,12 @@ _STRAY_S = 3600
 
 
 def answered(
-    runs: Sequence[Path | str], options: object, make: Callable[[], Value], *, is_kept: bool
+    runs: Sequence[Path | str],
+    options: object,
+    make: Callable[[], Value],
+    *,
+    is_kept: bool,
+    is_whole: Callable[[Value], bool] = lambda value: True,
 ) -> Value:
     """The answer about `runs` that was kept, else the one that `make` gives, which is kept.
 
@@ -52,6 +61,8 @@ def answered(
         options: all else that `make` depends on; its ``repr`` tells two of them apart.
         make: reads the run and answers by a plain value, as JSON has them.
         is_kept: whether an answer may be kept and used again.
+        is_whole: whether an answer is of all files as they are: one of a file that could not be
+            read is not kept, as the next call may read it.
     """
     key = key_of(runs, options) if is_kept else None
     if key is None:
@@ -60,7 +71,7 @@ def answered(
     if found is not None:
         return cast("Value", found)
     value = make()
-    if key_of(runs, options) == key:  # nothing of the run was written meanwhile
+    if is_whole(value) and key_of(runs, options) == key:  # and nothing was written meanwhile
         keep(key, value)
     return value
 
@@ -68,10 +79,9 @@ def answered(
 def folder() -> Path | None:
     """Where answers are kept, there or not; None where they are not to be kept."""
     asked = os.environ.get(VARIABLE, "")
-    if asked == _OFF:
-        return None
     if asked:
-        return Path(asked)
+        is_place = asked.lower() not in _OFF and os.path.isabs(asked)
+        return Path(asked) if is_place else None
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base) / "moeprof"
@@ -82,7 +92,7 @@ def folder() -> Path | None:
 def find(key: str) -> object:
     """The answer that was kept under a key; None where there is none, or a damaged one."""
     place = folder()
-    if place is None or not _is_own(place):
+    if place is None or not is_own(place):
         return None
     file = place / f"{key}{_ENDING}"
     try:
@@ -111,9 +121,9 @@ def keep(key: str, value: object) -> None:
         if len(entry) > _LARGEST_BYTES:
             return
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_own(place):
+        if not is_own(place):
             return
-        handle, name = tempfile.mkstemp(dir=place)
+        handle, name = tempfile.mkstemp(_PART, _OWN, place)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(entry)
@@ -128,7 +138,10 @@ def keep(key: str, value: object) -> None:
 def kept() -> tuple[int, int]:
     """How many answers are kept, and their bytes."""
     place = folder()
-    sizes = [each.stat().st_size for each in _entries(place)] if place is not None else []
+    sizes = []
+    for each in _entries(place) if place is not None else ():
+        with contextlib.suppress(OSError):  # another process has given it up
+            sizes.append(each.stat().st_size)
     return len(sizes), sum(sizes)
 
 
@@ -141,20 +154,20 @@ def key_of(runs: Sequence[Path | str], options: object) -> str | None:
     if any(isinstance(run, str) for run in runs):
         return None
     told = hashlib.sha256()
-    left = _MOST_FILES
     try:
         for text in (_program(), _variables(), repr(options)):
             told.update(f"{text}\0".encode("utf-8", "surrogateescape"))
         for run in cast("Sequence[Path]", runs):
             told.update(f"{run}\0{os.path.realpath(run)}\0".encode("utf-8", "surrogateescape"))
-            for facts in _surroundings(run):
-                left -= 1
-                if left < 0:
-                    return None
-                told.update(facts)
-    except OSError:
+            for found in _surroundings(run):
+                told.update(_line(found))
+    except (OSError, _Unseen):
         return None
     return told.hexdigest()
+
+
+class _Unseen(Exception):
+    """Not everything that an answer is made from can be looked at."""
 
 
 def _program() -> str:
@@ -165,28 +178,44 @@ def _program() -> str:
     files = sorted(
         f"{path}:{seen.st_size}:{seen.st_mtime_ns}"
         for place in places
-        for path, seen in (_files(place) if place.is_dir() else ())
+        for path, seen in (_files(place, follows_links=True) if place.is_dir() else ())
         if not stat.S_ISDIR(seen.st_mode)
     )
-    numbers = [importlib.metadata.version(name) for name in ("numpy", "pandas")]
-    return " ".join([sys.version, sys.prefix, *numbers, *files])
+    if not files:
+        raise _Unseen  # it runs from an archive
+    if named := os.environ.get("MOEPROF_XSPACE_LIBRARY"):
+        files.append(f"{os.stat(named).st_size}:{os.stat(named).st_mtime_ns}")
+    return " ".join([sys.version, sys.prefix, *map(_version, _LIBRARIES), *files])
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return f"{package} none"
 
 
 def _variables() -> str:
     return repr(sorted((n, v) for n, v in os.environ.items() if n.startswith("MOEPROF_")))
 
 
-def _surroundings(run: Path) -> Iterator[bytes]:
-    """A line for each file that reading `run` may look at."""
-    above = Path(os.path.abspath(run))
-    yield from map(_line, _recorded_again(above))
+def _surroundings(run: Path) -> list[tuple[str, os.stat_result]]:
+    """Each file that reading `run` may look at.
+
+    Raises:
+        _Unseen: there are very many, or a link may lead to another run.
+    """
+    found = list(_recorded_again(Path(os.path.abspath(run))))
     for place in dict.fromkeys((run, *_run_folders(run))):
-        if place.is_dir():
-            yield from sorted(
-                _line(each) for each in _files(place) if not each[0].endswith(_WRITTEN)
-            )
-        else:
-            yield _line((str(place), place.stat()))
+        if not place.is_dir():
+            found.append((str(place), place.stat()))
+            continue
+        for each in _files(place):
+            if not each[0].endswith(_WRITTEN):
+                found.append(each)
+            if len(found) > _MOST_FILES:
+                raise _Unseen
+    return sorted(found, key=lambda each: each[0])
 
 
 def _run_folders(run: Path) -> list[Path]:
@@ -194,9 +223,9 @@ def _run_folders(run: Path) -> list[Path]:
     found = []
     for place in (Path(os.path.abspath(run)), Path(os.path.realpath(run))):
         parts = place.parts
-        for at in range(len(parts) - 1, 1, -1):
-            if parts[at] == "plugins" or parts[at - 1 : at + 1] == ("plugins", "profile"):
-                found.append(Path(*parts[: at if parts[at] == "plugins" else at - 1]))
+        for at in range(1, len(parts)):
+            if parts[at : at + 2] in (("plugins",), ("plugins", "profile")):
+                found.append(Path(*parts[:at]))
     return [place for place in dict.fromkeys(found) if place.is_dir()]
 
 
@@ -208,8 +237,13 @@ def _recorded_again(run: Path) -> Iterator[tuple[str, os.stat_result]]:
                 yield entry.path, entry.stat()
 
 
-def _files(place: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Every file below a folder, and the folders, behind links too."""
+def _files(place: Path, *, follows_links: bool = False) -> Iterator[tuple[str, os.stat_result]]:
+    """Every file below a folder, and the folders.
+
+    Raises:
+        _Unseen: there is a link, which are not to be followed: what it leads to may be of a run of
+            its own.
+    """
     seen: set[tuple[int, int]] = set()
     folders = [str(place)]
     while folders:
@@ -217,6 +251,8 @@ def _files(place: Path) -> Iterator[tuple[str, os.stat_result]]:
             for entry in entries:
                 if entry.name == "__pycache__":  # of our own files
                     continue
+                if entry.is_symlink() and not follows_links:
+                    raise _Unseen
                 found = entry.stat()
                 if entry.is_dir():
                     if (found.st_dev, found.st_ino) in seen:
@@ -242,7 +278,7 @@ def _line(known: tuple[str, os.stat_result]) -> bytes:
     return line + told.digest()
 
 
-def _is_own(place: Path) -> bool:
+def is_own(place: Path) -> bool:
     """Whether a folder is this user's, and no other may write into it."""
     try:
         seen = os.stat(place)
@@ -269,7 +305,7 @@ def _give_up(place: Path) -> None:
         os.unlink(path)
         total -= seen.st_size
     newest = found[-1][0].st_mtime if found else 0
-    for stray in place.glob("tmp*"):
+    for stray in place.glob(f"{_OWN}*{_PART}"):
         if stray.stat().st_mtime < newest - _STRAY_S:
             stray.unlink()
 

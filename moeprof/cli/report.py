@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from moeprof.cli.findings import EXIT_PARTIAL, newest, read_document, said_of_damage
+from moeprof.cli.findings import EXIT_PARTIAL, is_whole, newest, read_document, said_of_damage
 from moeprof.cli.kept import answered
 from moeprof.cli.output import refuse_other_than_a_page
 from moeprof.cli.progress import working
@@ -59,7 +59,13 @@ def command(
     path = out or _default_path(runs)
     refuse_other_than_a_page(path, "--out", runs)
     asked = (session, hosts, hardware, names)
-    made = answered(runs, ("report", asked), lambda: _page(runs, *asked), is_kept=is_kept)
+    made = answered(
+        runs,
+        ("report", asked),
+        lambda: _page(runs, *asked),
+        is_kept=is_kept,
+        is_whole=lambda made: made["is_whole"],
+    )
     write(made["page"], path, "-o")
     click.echo(path)
     damage = made["damage"]
@@ -70,10 +76,11 @@ def command(
 
 
 class _Made(TypedDict):
-    """The page, and for each run with damage a line that says what it is."""
+    """The page, for each run with damage a line that says what it is, and if all was read."""
 
     page: str
     damage: list[str]
+    is_whole: bool
 
 
 def _page(
@@ -92,7 +99,8 @@ def _page(
     documents = [read_document(r, (), *asked, is_drawn=is_drawn, as_named=True) for r in runs]
     with working("drawing the page"):
         page = render(documents)
-    return {"page": page, "damage": list(filter(None, map(said_of_damage, documents)))}
+    damage = list(filter(None, map(said_of_damage, documents)))
+    return {"page": page, "damage": damage, "is_whole": all(map(is_whole, documents))}
 
 
 def _default_path(runs: tuple[Path | str, ...]) -> Path:

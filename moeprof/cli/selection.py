@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import click
 
 from moeprof.tables.name_rule import NameRules
-
-if TYPE_CHECKING:
-    pass
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 

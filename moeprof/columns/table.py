@@ -14,6 +14,7 @@ import numpy as np
 
 from moeprof.columns.coded import Coded, Flags
 from moeprof.columns.coded import stacked as stacked_texts
+from moeprof.errors import TableError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,10 +58,14 @@ class Table:
 
     @staticmethod
     def of(data: Given) -> Table:
-        """`data` as a table; a frame keeps its columns, categories as `Coded`."""
+        """`data` as a table; a frame keeps its columns, categories as `Coded`.
+
+        Raises:
+            TableError: a label is missing.
+        """
         if isinstance(data, Table):
             return data
-        made = Table({str(name): _column(data[name]) for name in data})
+        made = Table({str(name): _column(str(name), data[name]) for name in data})
         made._frame = data
         return made
 
@@ -70,13 +75,17 @@ class Table:
         return {name: self[name] for name in self._held}
 
     def pandas(self) -> pd.DataFrame:
-        """The table as a frame, made at the first call; its index counts the rows."""
+        """The table as a frame; its index counts the rows.
+
+        Each call gives a frame of its own: what is written into it changes no table, nor is data
+        copied before something is written.
+        """
         if not hasattr(self, "_frame"):
             import pandas as pd
 
             columns = {name: _series(column) for name, column in self.columns.items()}
             self._frame = pd.DataFrame(columns, copy=False)
-        return self._frame
+        return self._frame.copy(deep=False)
 
     def __len__(self) -> int:
         """How many rows."""
@@ -249,15 +258,18 @@ def _sort_key(column: Column, *, is_falling: bool) -> np.ndarray:
     return -key if is_falling else key
 
 
-def _column(series: Any) -> Column:
-    """A column of a frame."""
+def _column(name: str, series: Any) -> Column:
+    """A column of a frame; whole numbers of any width as int64."""
     if series.dtype == "category":
-        names = series.cat
-        codes = names.codes.to_numpy()
-        return Coded(codes, names.categories.tolist())
+        codes = series.cat.codes.to_numpy()
+        if (codes < 0).any():
+            row = int(np.flatnonzero(codes < 0)[0])
+            raise TableError(f"column '{name}': expected a text in each row, found none in {row}")
+        return Coded(codes, series.cat.categories.tolist())
     if series.dtype == "str" or series.dtype == object:
         return series.to_numpy(dtype=object)
-    return series.to_numpy()
+    values = series.to_numpy()
+    return values.astype(np.int64, copy=False) if values.dtype.kind in "iu" else values
 
 
 def _series(column: Column) -> Any:

@@ -225,8 +225,14 @@ def ask_hosts(only: Sequence[str], names: NameRules, trace: Trace, inside: InSte
     if inside.work:
         answer(trace, window, window_in_steps(trace))
     modules = tuple(distinct(trace.table("events")["module"]).tolist())
-    parts = {part.__name__: part(trace) for part in parts_for(only, trace.hlo_ops)}
+    parts = {part.__name__: part(trace) for part in parts_for(only, trace.table("hlo_ops"))}
+    parts = {name: _looked_at(found) for name, found in parts.items()}
     return Told(window(trace).devices, inside.work, modules, parts)
+
+
+def _looked_at(found: Any) -> Any:
+    """A table whose columns hold nothing of those that its rows were chosen from."""
+    return Table(found.columns) if isinstance(found, Table) else found
 
 
 _OF_PROGRAMS: tuple[Part, ...] = (rules_matched, classes_of, labels)
@@ -237,8 +243,8 @@ def _remember(trace: Trace) -> None:
     """Programs are those of all hosts, and are classified once for all that are read here."""
     programs = trace.programs
     answer(trace, programs_of, {module: programs[module] for module in sorted(programs)})
-    ops = trace.hlo_ops
-    key = (id(ops), trace.meta.names)  # no other frame has this id as long as this one is kept
+    ops = trace.table("hlo_ops")
+    key = (id(ops), trace.meta.names)  # no other table has this id as long as this one is kept
     _, found = _remembered.of(key, lambda: (ops, [part(trace) for part in _OF_PROGRAMS]))
     for part, known in zip(_OF_PROGRAMS, found, strict=True):
         answer(trace, part, known)

@@ -219,3 +219,50 @@ def test_commands_print_the_same_from_what_was_kept(
     assert outputs("--no-cache") == first
     assert kept.kept()[0] == 3
     assert sorted(RUN.rglob("*")) == before
+
+
+def test_a_profile_behind_a_link_is_read_anew(run: Path, tmp_path: Path) -> None:
+    """What it lies beside is of the run that the link leads to."""
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "host.xplane.pb").symlink_to(profile_of(run))
+    make = Counted()
+    assert [asked(tmp_path / "links", make) for _ in range(2)] == [1, 2]
+    assert [asked(tmp_path / "links" / "host.xplane.pb", make) for _ in range(2)] == [3, 3]
+    (run / "meta.json").write_text('{"other": 1}')
+    assert asked(tmp_path / "links" / "host.xplane.pb", make) == 4
+
+
+def test_a_folder_of_very_many_files_is_read_anew_without_looking_at_all(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "_MOST_FILES", 4)
+    make = Counted()
+    for place in range(3):
+        (run / f"{place}.ckpt").write_bytes(b"x")
+    assert [asked(run, make) for _ in range(2)] == [1, 2]
+
+
+def test_an_answer_of_a_part_of_the_files_is_not_kept(run: Path) -> None:
+    make = Counted()
+    for times in (1, 2):
+        found = kept.answered([run], (), make, is_kept=True, is_whole=lambda value: False)
+        assert found["times"] == times
+
+
+def test_files_of_others_in_the_folder_stay(run: Path, cache: Path) -> None:
+    cache.mkdir(mode=0o700)
+    mine, begun = cache / "tmp_results.csv", cache / ".moeprof-x.part"
+    for file in (mine, begun):
+        file.write_text("x")
+        os.utime(file, (0, 0))
+    asked(run, Counted())
+    assert mine.exists()
+    assert not begun.exists()
+
+
+@pytest.mark.parametrize("value", ["off", "OFF", "0", "no", "false", "relative/folder"])
+def test_values_that_name_no_folder_keep_nothing(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(kept.VARIABLE, value)
+    assert kept.folder() is None

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from moeprof.columns.coded import Coded, stacked
 from moeprof.columns.grouping import Groups, grouped, pairs_of, places_in, unique_rows
 from moeprof.columns.table import Table, isin, texts_of
+from moeprof.errors import TableError
 
 
 def table() -> Table:
@@ -79,7 +80,7 @@ def test_frames_and_tables_turn_into_each_other() -> None:
     }
     assert table().pandas().equals(frame)
     back = Table.of(frame)
-    assert back.pandas() is frame
+    assert back.pandas().equals(frame)
     for name in table():
         assert back[name].tolist() == pytest.approx(table()[name].tolist(), nan_ok=True)
     assert pickle.loads(pickle.dumps(table()[slice(0, 2)]))["host"].tolist() == ["b", "a"]
@@ -170,3 +171,15 @@ def test_sums_of_very_many_floats_lose_nothing_that_is_seen() -> None:
     assert groups.sum(values).tolist() == [pytest.approx(1000.0, rel=1e-15)]
     short = Groups(np.zeros(2, np.int64), np.zeros(1, np.int64))
     assert short.sum(np.array([np.inf, 1.0])).tolist() == [np.inf]
+
+
+def test_frames_of_users_are_taken_as_they_mean_it() -> None:
+    narrow = pd.DataFrame({"device": np.array([-100, 100], np.int8)})
+    assert Table.of(narrow)["device"].dtype == np.int64
+    lacking = pd.DataFrame({"kind": pd.Categorical(["a", None])})
+    with pytest.raises(TableError, match="column 'kind': expected a text in each row, found none"):
+        Table.of(lacking)
+    frame = table().pandas()
+    frame["start_ns"] = 0
+    frame.loc[0, "share"] = 7.0
+    assert table().pandas()["start_ns"].tolist() == [30, 10, 20, 10]

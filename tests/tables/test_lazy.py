@@ -23,8 +23,17 @@ def trace(looks) -> Trace:
 
 def test_a_frame_is_read_at_the_first_look_and_once(trace, looks):
     assert looks == []
-    assert trace.steps is trace.steps
+    assert trace.steps.equals(trace.steps)
+    assert trace.table("steps") is trace.table("steps")
     assert looks == ["steps"]
+
+
+def test_what_is_written_into_a_frame_changes_no_trace(trace):
+    frame = trace.steps
+    frame["step"] = -7
+    frame.loc[len(frame)] = [0, 0, 0, 0, True, ""]
+    assert not len(trace.steps)
+    assert not len(trace.table("steps"))
 
 
 def test_a_trace_shows_itself_without_reading(trace, looks):
@@ -44,4 +53,4 @@ def test_a_trace_does_not_change(trace):
 
 def test_one_frame_may_be_replaced(trace):
     other = STEPS.frame()
-    assert dataclasses.replace(trace, steps=other).steps is other
+    assert dataclasses.replace(trace, steps=other).steps.equals(other)

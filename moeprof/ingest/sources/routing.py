@@ -270,8 +270,8 @@ def _as_int64(column: pa.ChunkedArray) -> np.ndarray:
     if column.null_count or not is_number:
         return np.array(column.to_pylist())
     values: np.ndarray = np.from_dlpack(column.combine_chunks())  # its own way imports pandas
-    is_whole = np.isfinite(values) & (values == np.round(values))
-    return values.astype(np.int64) if is_whole.all() else values
+    is_whole = (np.abs(values) < 2.0**63) & (values == np.round(values))
+    return values.astype(np.int64) if values.ndim == 1 and is_whole.all() else values
 
 
 def routing_notes(run: Path | None) -> tuple[str, ...]:
