@@ -145,9 +145,9 @@ def _free_bytes() -> int:
 
 
 def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
-    import logging
-
     try:
+        from logging import CRITICAL
+
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise SpecError(f"reading by workers needs Dask ({error.name}); {_INSTALL}") from error
@@ -170,7 +170,7 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
         memory_limit=0,
         dashboard_address=None,
         scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its own, 8787, may be taken
-        silence_logs=logging.CRITICAL,
+        silence_logs=CRITICAL,
     )
     return stack.enter_context(Client(stack.enter_context(cluster)))
 
@@ -215,9 +215,8 @@ def _check_versions(client: Any, scheduler: str) -> None:
 def _ready_for_workers(stack: ExitStack) -> None:
     """Have workers of this machine start as copies of one process that has imported all they need.
 
-    What it imported is in memory once. Dask's own settings cost a worker a third more time: its
-    profiler, and an allocator that gives each array back to the system and fetches the next anew;
-    Arrow's own allocator keeps 10 MB more.
+    What it imported is in memory once. Dask's own settings cost a worker a third more time: a
+    profiler, and an allocator that fetches each array anew; Arrow's own keeps 10 MB more.
     """
     import multiprocessing
 
@@ -227,8 +226,7 @@ def _ready_for_workers(stack: ExitStack) -> None:
     settings: dict[str, Any] = {
         "distributed.worker.profile.enabled": False,
         "distributed.nanny.pre-spawn-environ": {
-            "MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES,
-            "MALLOC_MMAP_THRESHOLD_": _KEPT_BYTES,
+            **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), _KEPT_BYTES),
             "ARROW_DEFAULT_MEMORY_POOL": "system",
         },
     }

@@ -1,7 +1,6 @@
-"""Question: what does a profile hold, once it is read?
+"""What a profile holds, once it is read: a `Trace` goes from the readers to the analyzers.
 
-A `Trace` is the only thing that crosses from the readers to the analyzers. Times are int64 ns
-since the capture started, on the clock of the host that took them; sizes are int64 bytes.
+Times are int64 ns since the capture started, on the clock of its host; sizes are int64 bytes.
 Frames join on ``host, device, step, module, op``: ``module`` is the program id that the runtime
 gave, ``op`` the name of an HLO instruction, which is unique within its module.
 """
@@ -18,6 +17,7 @@ import numpy as np
 from moeprof.columns.table import Table, isin
 from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
+from moeprof.tables.clock import HostClock as HostClock
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
 from moeprof.tables.law import JAX, Law
 from moeprof.tables.name_rule import NameRules
@@ -26,23 +26,10 @@ from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
 
 FrameName = Literal[
-    "events",
-    "devices",
-    "hlo_ops",
-    "executions",
-    "modules",
-    "steps",
-    "buffers",
-    "rendezvous",
-    "markers",
-    "dropped",
-    "routing",
-    "received",
-    "launches",
-    "host_events",
-    "allocations",
+    "events", "devices", "hlo_ops", "executions", "modules", "steps", "buffers", "rendezvous",
+    "markers", "dropped", "routing", "received", "launches", "host_events", "allocations",
     "host_facts",
-]
+]  # fmt: skip
 LOW_CONFIDENCE = 0.5
 """`confidence` below it marks an op that was guessed: no figure of a component counts it."""
 
@@ -237,22 +224,6 @@ DROPPED = Schema(
 
 
 @dataclass(frozen=True)
-class HostClock:
-    """How a host's clock is turned into the common one, that of the first host.
-
-    common = t − offset_ns − drift_ppb · 1e-9 · t, both in ns since the capture of the host began.
-    Fitted on ``pairs`` ends of collectives; ``residual_ns`` is what remains between them: no
-    statement across hosts is finer than that. Without pairs: a process of the first one's machine.
-    """
-
-    host: str
-    offset_ns: int
-    drift_ppb: float
-    residual_ns: int
-    pairs: int
-
-
-@dataclass(frozen=True)
 class MeshAxis:
     """A named axis of the mesh that a run's arrays are laid out on, and its length."""
 
@@ -306,7 +277,7 @@ class Trace(Computed):
     """A profile as tables, with its trust record. Every frame has the schema that `FRAMES` states.
 
     A frame may be given as what reads it: it is read at the first look at it. As an attribute it is
-    a pandas frame, from `table` a `Table`. Two traces are equal only if they are the same object.
+    a pandas frame of its own, from `table` a `Table`. No two traces are equal.
     """
 
     meta: TraceMeta
