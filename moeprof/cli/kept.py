@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
+import importlib.util
 import json
 import os
 import stat
@@ -64,7 +64,7 @@ def answered(
         is_whole: whether an answer is of all files as they are: one of a file that could not be
             read is not kept, as the next call may read it.
     """
-    key = key_of(runs, options) if is_kept else None
+    key = key_of(runs, options) if is_kept and folder() is not None else None
     if key is None:
         return make()
     found = find(key)
@@ -189,10 +189,12 @@ def _program() -> str:
 
 
 def _version(package: str) -> str:
-    try:
-        return f"{package} {importlib.metadata.version(package)}"
-    except importlib.metadata.PackageNotFoundError:
-        return f"{package} none"
+    """Which installation of a package there is, by its first file: it is not imported for that."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return f"{package}:none"
+    seen = os.stat(spec.origin)
+    return f"{spec.origin}:{seen.st_size}:{seen.st_mtime_ns}"
 
 
 def _variables() -> str:
