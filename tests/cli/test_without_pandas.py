@@ -85,9 +85,10 @@ def test_a_profile_is_broken_down_without_pandas(tmp_path, profile, platform, re
     assert sum(row["calls"] for row in rows) == calls
 
 
-def test_a_second_look_needs_no_pandas(tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["text", "json"])
+def test_a_second_look_needs_no_pandas(tmp_path, monkeypatch, how):
     monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "cache"))
-    asked = [str(cpu_profile(tmp_path)), "--json"]
+    asked = [str(cpu_profile(tmp_path)), *how]
     first = CliRunner().invoke(group, ["analyze", *asked])
     assert kept.kept()[0] == 1
     assert printed(*asked) == first.stdout
