@@ -88,6 +88,7 @@ def test_a_profile_is_broken_down_without_pandas(tmp_path, profile, platform, re
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["text", "json"])
 def test_a_second_look_needs_no_pandas(tmp_path, monkeypatch, how):
     monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")  # else text is as wide as the place that it goes to
     asked = [str(cpu_profile(tmp_path)), *how]
     first = CliRunner().invoke(group, ["analyze", *asked])
     assert kept.kept()[0] == 1
