@@ -86,14 +86,16 @@ def as_text(checks: list[Check]) -> list[str]:
 
 def kept_check() -> Check:
     """Where answers are kept for a second look, and how much that is."""
+    name, asked = "answers kept", os.environ.get(kept.VARIABLE, "")
     place = kept.folder()
     if place is None:
-        return Check("answers kept", ABSENT, f"none: {kept.VARIABLE}=off")
-    if place.exists() and not kept.is_own(place):
-        found = f"{place}: expected a folder that nobody else may write into, so none are kept"
-        return Check("answers kept", WARNING, found, f"chmod 700 {place}, or name another")
+        advice = None if asked.lower() in kept.OFF else "name a folder by its whole path"
+        return Check(name, ABSENT, f"none: {kept.VARIABLE} is {asked!r}", advice)
+    if (why := kept.refused(place)) and os.path.lexists(place):
+        advice = f"name another folder of yours by {kept.VARIABLE}"
+        return Check(name, WARNING, f"none: {place}: {why}", advice)
     count, size = kept.kept()
-    return Check("answers kept", OK, f"{count:,} in {place}, {format_bytes(size)}")
+    return Check(name, OK, f"{count:,} in {place}, {format_bytes(size)}")
 
 
 def _wrapped(text: str, start: str, indent: int) -> list[str]:

@@ -15,6 +15,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -26,10 +27,14 @@ from typing import TypeVar, cast
 Value = TypeVar("Value")
 
 VARIABLE = "MOEPROF_CACHE"
-_OFF = ("off", "no", "false", "0")
+OFF = ("off", "no", "false", "0")
 _ENDING = ".answers"
+_ENTRY = re.compile(rf"[0-9a-f]{{64}}{re.escape(_ENDING)}")
+"""Names of what is given up: a folder that the user names may hold files of others, too."""
 _OWN, _PART = ".moeprof-", ".part"
 """Beginning and end of the name of a file that is not written to its end yet."""
+_RANDOM = 8
+"""Letters that `tempfile` puts between both."""
 _HEAD = b"moeprof.kept/1 "
 _END_BYTES = 1 << 16
 """How much of both ends of a file is looked at: what changes a file and neither its times, its
@@ -80,7 +85,7 @@ def folder() -> Path | None:
     """Where answers are kept, there or not; None where they are not to be kept."""
     asked = os.environ.get(VARIABLE, "")
     if asked:
-        is_place = asked.lower() not in _OFF and os.path.isabs(asked)
+        is_place = asked.lower() not in OFF and os.path.isabs(asked)
         return Path(asked) if is_place else None
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
@@ -281,18 +286,32 @@ def _line(known: tuple[str, os.stat_result]) -> bytes:
 
 
 def is_own(place: Path) -> bool:
-    """Whether a folder is this user's, and no other may write into it."""
+    """Whether answers may be kept in a folder that is there: see `refused`."""
+    return not refused(place)
+
+
+def refused(place: Path) -> str:
+    """Why answers cannot be kept in a folder; empty where they can.
+
+    It must be this user's, and nobody else may write into it: an answer could be anybody's there.
+    """
     try:
         seen = os.stat(place)
-    except OSError:
-        return False
-    return seen.st_uid == os.getuid() and not seen.st_mode & 0o022
+    except OSError as error:
+        return error.strerror or str(error)
+    if not stat.S_ISDIR(seen.st_mode):
+        return "no folder"
+    if seen.st_uid != os.getuid():
+        return "of another user"
+    if seen.st_mode & 0o022:
+        return "others may write into it"
+    return "" if os.access(place, os.W_OK | os.X_OK) else "not to be written into"
 
 
 def _entries(place: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(place) as entries:
-            return [each for each in entries if each.name.endswith(_ENDING)]
+            return [each for each in entries if _ENTRY.fullmatch(each.name) and each.is_file()]
     except OSError:
         return []
 
@@ -307,8 +326,8 @@ def _give_up(place: Path) -> None:
         os.unlink(path)
         total -= seen.st_size
     newest = found[-1][0].st_mtime if found else 0
-    for stray in place.glob(f"{_OWN}*{_PART}"):
-        if stray.stat().st_mtime < newest - _STRAY_S:
+    for stray in place.glob(f"{_OWN}{'?' * _RANDOM}{_PART}"):
+        if stray.is_file() and stray.stat().st_mtime < newest - _STRAY_S:
             stray.unlink()
 
 

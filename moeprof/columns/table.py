@@ -77,8 +77,8 @@ class Table:
     def pandas(self) -> pd.DataFrame:
         """The table as a frame; its index counts the rows.
 
-        Each call gives a frame of its own: what is written into it changes no table, nor is data
-        copied before something is written.
+        Each call gives a frame of its own: what is written into it by pandas changes no table, nor
+        is data copied before something is written.
         """
         if not hasattr(self, "_frame"):
             import pandas as pd

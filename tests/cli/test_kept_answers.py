@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from moeprof.cli import kept
+from moeprof.cli.doctor import kept_check
 from moeprof.cli.main import group
 
 RUN = Path(__file__).parents[1] / "data" / "gpu" / "dense-cf1.25"
@@ -249,15 +250,21 @@ def test_an_answer_of_a_part_of_the_files_is_not_kept(run: Path) -> None:
         assert found["times"] == times
 
 
-def test_files_of_others_in_the_folder_stay(run: Path, cache: Path) -> None:
+def test_files_of_others_in_the_folder_stay(
+    run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache.mkdir(mode=0o700)
-    mine, begun = cache / "tmp_results.csv", cache / ".moeprof-x.part"
-    for file in (mine, begun):
+    theirs = [cache / name for name in ("tmp.csv", "results.answers", ".moeprof-x.part")]
+    begun = cache / ".moeprof-abcd1234.part"
+    for file in (*theirs, begun):
         file.write_text("x")
         os.utime(file, (0, 0))
-    asked(run, Counted())
-    assert mine.exists()
+    monkeypatch.setattr(kept, "_MOST_BYTES", 0)
+    make = Counted()
+    assert [asked(run, make, option) for option in "ab"] == [1, 2]
+    assert all(file.exists() for file in theirs)
     assert not begun.exists()
+    assert kept.kept()[0] == 1
 
 
 @pytest.mark.parametrize("value", ["off", "OFF", "0", "no", "false", "relative/folder"])
@@ -266,3 +273,30 @@ def test_values_that_name_no_folder_keep_nothing(
 ) -> None:
     monkeypatch.setenv(kept.VARIABLE, value)
     assert kept.folder() is None
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "found"),
+    [
+        ("{folder}", "ok", "0 in {folder}"),
+        ("{file}", "warning", "none: {file}: no folder"),
+        ("{open}", "warning", "none: {open}: others may write into it"),
+        ("off", "absent", "none: MOEPROF_CACHE is 'off'"),
+        ("relative", "absent", "none: MOEPROF_CACHE is 'relative'"),
+        ("/" + "x" * 300, "ok", "0 in /"),  # not there yet
+    ],
+)
+def test_doctor_says_where_answers_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, state: str, found: str
+) -> None:
+    places = {name: str(tmp_path / name) for name in ("folder", "file", "open")}
+    (tmp_path / "folder").mkdir(mode=0o700)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv(kept.VARIABLE, value.format(**places))
+    check = kept_check()
+    assert (check.state, check.found[: len(found.format(**places))]) == (
+        state,
+        found.format(**places),
+    )
