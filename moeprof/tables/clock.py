@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
 from moeprof.columns.table import Column
 from moeprof.errors import TableError
-
-if TYPE_CHECKING:
-    from moeprof.tables.trace import TraceMeta
+from moeprof.tables.trace import TraceMeta
 
 Int64s = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class HostClock:
-    """How a host's clock is turned into the common one, that of the first host.
-
-    common = t − offset_ns − drift_ppb · 1e-9 · t, both in ns since the capture of the host began.
-    Fitted on ``pairs`` ends of collectives; ``residual_ns`` is what remains between them: no
-    statement across hosts is finer than that. Without pairs: a process of the first one's machine.
-    """
-
-    host: str
-    offset_ns: int
-    drift_ppb: float
-    residual_ns: int
-    pairs: int
 
 
 def is_comparable(meta: TraceMeta) -> bool:

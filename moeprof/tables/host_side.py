@@ -6,6 +6,8 @@ the start of the capture on the host's own clock, as those of the device events 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from moeprof.tables.schema import Column, Schema
 
 EXECUTE, COMPILE, CALLBACK, TRANSFER = "execute", "compile", "callback", "transfer"
@@ -83,3 +85,19 @@ HOST_FACTS = Schema(
     ),
 )
 """One row per fact that capture wrote down about a host process; none without its record."""
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """How a host's clock is turned into the common one, that of the first host.
+
+    common = t − offset_ns − drift_ppb · 1e-9 · t, both in ns since the capture of the host began.
+    Fitted on ``pairs`` ends of collectives; ``residual_ns`` is what remains between them: no
+    statement across hosts is finer than that. Without pairs: a process of the first one's machine.
+    """
+
+    host: str
+    offset_ns: int
+    drift_ppb: float
+    residual_ns: int
+    pairs: int

@@ -17,8 +17,8 @@ import numpy as np
 from moeprof.columns.table import Table, isin
 from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
-from moeprof.tables.clock import HostClock as HostClock
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
+from moeprof.tables.host_side import HostClock as HostClock
 from moeprof.tables.law import JAX, Law
 from moeprof.tables.name_rule import NameRules
 from moeprof.tables.once import Computed, Copies, LazyFrame, table_of
