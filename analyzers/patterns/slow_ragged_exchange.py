@@ -35,7 +35,7 @@ def find(trace: Trace) -> Hint | None:
     used = trace.hlo_ops.iloc[sorted(set(rows.tolist()))][["module", "op"]]
     table = collectives(trace).table.merge(used, on=["module", "op"])
     table["updates"] = [_updates_per_peer(trace, row) for row in table.itertuples()]
-    few = table[table["updates"].between(1, _FEW - 1)]
+    few = table[table["updates"].between(1, _FEW - 1) & (table["per_step_ns"] > 0)]
     if few.empty:
         return None
     slowest = few.nlargest(1, "per_step_ns")

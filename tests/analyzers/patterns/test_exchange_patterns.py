@@ -30,11 +30,13 @@ def test_an_exchange_once_each_way_is_none(trace):
     assert recomputed_exchange.find(trace) is None
 
 
-def ragged(updates, name="void stream_executor::gpu::RaggedAllToAllKernelImpl<long>()"):
-    """Two devices exchange rows of 1 MiB at most in 2,000,000 ns."""
+def ragged(
+    updates, name="void stream_executor::gpu::RaggedAllToAllKernelImpl<long>()", ns=2_000_000
+):
+    """Two devices exchange rows of 1 MiB at most in `ns`."""
     offsets = f"s64[{updates}]"
     return traced(
-        [kernel("ragged", 0, 2_000_000, name, device=device) for device in (0, 1)],
+        [kernel("ragged", 0, ns, name, device=device) for device in (0, 1)],
         [
             hlo("rows", "parameter", shape="bf16[1024,512]", size_bytes=1 << 20, parameter=0),
             hlo("room", "parameter", shape="bf16[2048,512]", size_bytes=1 << 21, parameter=1),
@@ -54,9 +56,14 @@ def test_few_updates_per_peer_starve_the_one_shot_kernel():
 
 
 @pytest.mark.parametrize(
-    "trace", [ragged(updates=256), ragged(updates=2, name="ncclDevKernel_SendRecv")]
+    "trace",
+    [
+        ragged(updates=256),
+        ragged(updates=2, name="ncclDevKernel_SendRecv"),
+        ragged(updates=2, ns=0),  # no time to save, and no rate
+    ],
 )
-def test_many_updates_or_nccl_do_not(trace):
+def test_many_updates_nccl_or_no_time_do_not(trace):
     assert slow_ragged_exchange.find(trace) is None
 
 
