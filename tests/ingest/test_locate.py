@@ -162,3 +162,22 @@ def test_a_host_of_which_only_a_json_trace_is_there_is_named(tmp_path):
     told = "not read, as other hosts have an .xplane.pb and these a JSON trace alone"
     assert found.notes == (f"{told}: {tmp_path / 'hostB.trace.json'}",)
     assert locate(tmp_path, hosts=["hostA"]).notes == ()
+
+
+def test_a_folder_that_may_not_be_read_is_not_taken_for_a_run_without_a_profile(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "meta.json").write_text("{}")
+    closed = tmp_path / "plugins" / "profile" / "run"
+    closed.mkdir(parents=True)
+    listed = os.scandir
+
+    def refused(path="."):
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(TraceError, match="found: Permission denied; check its permissions") as told:
+        locate(tmp_path)
+    assert str(told.value).startswith(f"{closed}: ")

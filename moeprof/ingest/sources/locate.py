@@ -147,10 +147,16 @@ def _profiles(root: Path) -> tuple[list[Path], list[Path]]:
     )
     if files or copies:
         return (files, copies) if files else (copies, [])
+    for _ in os.walk(root, onerror=_fail):  # a folder that may not be read may hold one
+        pass
     raise NoProfileError(
         f"{root}: expected a profile (*.xplane.pb) in it or below plugins/profile/, found "
         "none; give the folder that was passed to the profiler"
     )
+
+
+def _fail(error: OSError) -> None:
+    raise error
 
 
 def _folders(files: Sequence[Path]) -> list[SessionFolder]:
