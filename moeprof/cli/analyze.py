@@ -10,11 +10,13 @@ import click
 from moeprof.cli.findings import (
     EXIT_PARTIAL,
     is_partial,
+    is_whole,
     newest,
     read_hosts,
     said_of_damage,
     said_of_hosts,
 )
+from moeprof.cli.kept import answered
 from moeprof.cli.output import csv_text, screen, show
 from moeprof.cli.progress import working
 from moeprof.cli.selection import (
@@ -107,8 +109,14 @@ def command(
         _require_one(only, as_json=as_json)
     read = [newest(run, session, runs) for run in runs]
     ways = Ways(by_host, scheduler, workers)
-    document = read_hosts(
-        read, only, session, hosts, hardware, names, ways, is_drawn=as_json, is_kept=is_kept
+    asked = (only, session, hosts, hardware, names)
+    document = answered(
+        read,
+        ("analyze", asked, by_host, as_json),
+        lambda: read_hosts(read, *asked, ways, is_drawn=as_json),
+        # how hosts are read is told while they are read, and asked for to be seen
+        is_kept=is_kept and not (by_host or scheduler or workers is not None),
+        is_whole=is_whole,
     )
     lacking = said_of_hosts(document, only)
     if as_json:

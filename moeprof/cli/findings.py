@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, cast, overload
 
 import click
 
-from moeprof.cli.kept import answered
 from moeprof.interpreter import own_the_process, uncollected
 
 if TYPE_CHECKING:
@@ -114,39 +113,15 @@ def read_hosts(
     ways: Ways,
     *,
     is_drawn: bool = False,
-    is_kept: bool = False,
 ) -> Document:
     """`read_document` of a run that may lie in a store, or be too large to be read at once.
 
-    ``runs`` are the paths of its folders. ``is_kept`` allows the answers of an earlier call, and
-    keeps these for a later one.
+    ``runs`` are the paths of its folders.
 
     Raises:
         SelectionError: there is no such session, host, question or hardware.
         SpecError: workers are asked for, and Dask or its scheduler is not there.
     """
-    asked = (only, session, hosts, hardware, names)
-    options = ("read_hosts", asked, ways.by_host, is_drawn)
-    return answered(
-        runs,
-        options,
-        lambda: _read_hosts(runs, *asked, ways, is_drawn=is_drawn),
-        is_kept=is_kept and not _asked_by_host(ways),
-        is_whole=is_whole,
-    )
-
-
-def _read_hosts(
-    runs: Sequence[Path | str],
-    only: Sequence[str],
-    session: str | None,
-    hosts: Sequence[str],
-    hardware: str,
-    names: NameRules | None,
-    ways: Ways,
-    *,
-    is_drawn: bool,
-) -> Document:
     from moeprof.cli.progress import working
 
     own_the_process()
