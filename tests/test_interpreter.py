@@ -66,7 +66,8 @@ print(resident() - before > 16 << 20)
 
 
 def kept_of_32_mib(how: str, **variables: str) -> str:
-    command, environment = [sys.executable, "-c", KEPT, how], {**os.environ, **variables}
+    own = {n: v for n, v in os.environ.items() if not n.startswith(("MALLOC_", "GLIBC_"))}
+    command, environment = [sys.executable, "-c", KEPT, how], {**own, **variables}
     done = subprocess.run(command, capture_output=True, check=True, env=environment)
     return done.stdout.decode().strip()
 

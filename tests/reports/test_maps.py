@@ -93,8 +93,9 @@ def test_ranks_are_told_apart_where_all_layers_agree():
         (2.5, "rank 1"),
     ]
     moved = experts()
-    moved.table.loc[0, "rank"] = -1
-    assert "shapes" not in maps.expert_load(document(moved))["layout"]
+    table = moved.table
+    table.loc[0, "rank"] = -1
+    assert "shapes" not in maps.expert_load(document(moved.changed(table=table)))["layout"]
 
 
 def test_cells_of_several_experts_say_which_they_hold():

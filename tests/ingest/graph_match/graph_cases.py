@@ -96,5 +96,6 @@ def matched(instructions: pd.DataFrame, *parts: pd.DataFrame) -> pd.DataFrame:
 
 def match_rows(work: pd.DataFrame, instructions: pd.DataFrame) -> pd.DataFrame:
     """`match_graphs` with a program by its rows; the answers under the index of `work`."""
-    found = match_graphs(Table.of(work), Program(instructions_of(instructions)))
+    known = work.loc[:, ~work.isna().any()]  # columns of a test's own may lack values
+    found = match_graphs(Table.of(known), Program(instructions_of(instructions)))
     return found.pandas().set_axis(work.index)
