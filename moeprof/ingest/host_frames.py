@@ -154,7 +154,7 @@ def rendezvous_frame(tables: Sequence[HostTables]) -> Table:
     parts = []
     for table in tables:
         texts = table.host.record.labels.texts
-        for waits in map(Table.of, table.host.record.waits):
+        for waits in table.host.record.waits:
             part = waits.assign(
                 host=table.host.name,
                 name=Coded(waits["name"], texts),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moeprof.columns.grouping import grouped_columns
 from moeprof.columns.table import Table
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.sources.run_record import Counting
@@ -102,15 +103,9 @@ def joined(columns: Sequence[Int64s]) -> Int64s:
 
 
 def distinct(values: Int64s) -> tuple[Int64s, Int64s]:
-    """What `numpy.unique` gives with the inverse, of numbers of at least 0, as labels are.
-
-    They are counted where they are small, which takes a tenth of the time of sorting them.
-    """
-    if not len(values) or values.max() > 4 * len(values):
-        found, at = np.unique(values, return_inverse=True)
-        return found, at
-    is_used = np.bincount(values) > 0
-    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[values]
+    """What `numpy.unique` gives with the inverse, in a tenth of the time for labels and lines."""
+    groups = grouped_columns([values])
+    return values[groups.first], groups.of
 
 
 class Marker(NamedTuple):
