@@ -184,10 +184,17 @@ def stacked(tables: Sequence[Table]) -> Table:
 
 
 def joined(columns: Sequence[Column]) -> Column:
-    """Columns one behind the other; all are texts as codes, or none is."""
-    if isinstance(columns[0], Coded):
+    """Columns one behind the other; all are texts as codes, or none is. One value stays one."""
+    first = columns[0]
+    if isinstance(first, Coded):
         return stacked_texts(columns)
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+    if len(columns) == 1:
+        return first
+    if all(column.strides == (0,) and column.dtype == first.dtype for column in columns):
+        values = {column[0] for column in columns if len(column)}
+        if len(values) == 1:
+            return np.broadcast_to(values.pop(), sum(map(len, columns)))
+    return np.concatenate(columns)
 
 
 def isin(column: Column, wanted: Iterable[Any]) -> Flags:

@@ -10,10 +10,10 @@ import numpy as np
 
 from moeprof.columns.coded import Coded, by_alphabet, code_type
 from moeprof.columns.grouping import grouped_columns
-from moeprof.columns.table import Table, stacked
+from moeprof.columns.table import Table, joined, stacked
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.host_side import Calls, HostFile, read_allocations, read_calls
-from moeprof.ingest.planes.record import LABELLED, Host, Labels, joined
+from moeprof.ingest.planes.record import LABELLED, Host, Labels
 from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
 from moeprof.ingest.sources.routing import named_numbers
 from moeprof.ingest.sources.window_record import Dated, HostRecord, read_host_record

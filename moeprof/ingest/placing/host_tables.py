@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moeprof.columns.grouping import grouped
-from moeprof.columns.table import Table
+from moeprof.columns.table import Table, joined
 from moeprof.hlo.program import Program
 from moeprof.ingest.placing.executions import (
     NONE_UNLAUNCHED,
@@ -51,7 +51,6 @@ from moeprof.ingest.planes.record import (
     Record,
     is_made_up,
     is_same,
-    joined,
 )
 from moeprof.ingest.planes.tpu_plane import is_in_flight, nests
 from moeprof.ingest.xspace.space import Flags, Int64s
